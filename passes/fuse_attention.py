@@ -112,18 +112,18 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
     found = scores_of(rewriter, softmax, precision) if softmax is not None else None
     if found is None:
         return
-    (product, before), (context, behind) = unscaled(rewriter, found.product), unscaled(rewriter, node)
+    (product, score_factor), (context, context_factor) = unscaled(rewriter, found.product), unscaled(rewriter, node)
     q, k, v = (int8_behind(rewriter, name) for name in (*product.inputs, context.inputs[1]))
-    out, lo, hi = rounded_to(graph, replace(region, factor=region.factor * behind), quantize)
+    out, lo, hi = rounded_to(graph, replace(region, factor=region.factor * context_factor), quantize)
     if softmax is None or q is None or k is None or v is None:
         return
     if {graph.types[n].dtype for n in (q, k, v)} != {INT8X4}:
-        _store_scores(rewriter, product, before, (q, k))
+        _store_scores(rewriter, product, score_factor, (q, k))
         return None if stored else _store(rewriter, softmax.output, SHARES)
     queries, transposed_keys, values = (graph.types[name] for name in (q, k, v))
     keys = replace(transposed_keys, shape=(*transposed_keys.shape[:-2], *transposed_keys.shape[:-3:-1]))
     assert queries.q and keys.q and values.q
-    numbers = rounding(queries.q, keys.q, values.q, found.factor * before, out, precision)
+    numbers = rounding(queries.q, keys.q, values.q, found.factor * score_factor, out, precision)
     if numbers is None:
         return
     constants = (("powers", powers(precision)), ("bias", found.bias))

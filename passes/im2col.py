@@ -69,8 +69,8 @@ def _rewrite(graph: Graph, names: Collection[str]) -> None:
             to = TensorType(shape, INT8X4, graph.types[x].q)
             windows = rewriter.insert(node, WINDOWS, (x,), attrs, to, f"{node.output}.windows")
             taps = graph.add_constant(f"{weight}.taps", _by_taps(graph.constants[weight]))
-            alone = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
-            rewriter.replace(node, replace(node, inputs=(windows, taps, *rest), attrs={**node.attrs, **alone}))
+            plain = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
+            rewriter.replace(node, replace(node, inputs=(windows, taps, *rest), attrs={**node.attrs, **plain}))
     rewriter.commit()
 
 

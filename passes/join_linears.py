@@ -78,7 +78,7 @@ def _merge(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
     for node, t, end in zip(nodes, types, ends, strict=True):
         dim, start = len(t.shape) - 1, end - t.shape[-1]
         attrs = {"dim": dim, "start": start, "end": end, "step": 1, "extent": ends[-1]}
-        part = rewriter.insert(
+        sliced = rewriter.insert(
             node, "slice", (joint,), attrs, TensorType(t.shape, t.dtype, to.q), f"{node.output}.part"
         )
-        rewriter.replace(node, Node("view", (part,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))
+        rewriter.replace(node, Node("view", (sliced,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))

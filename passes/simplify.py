@@ -46,8 +46,8 @@ def simplify(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     _share_constants(rewriter)
     equal: dict[object, str] = {}
-    for given in rewriter.nodes():
-        node = rewriter.replace(given, _as_expand(graph, given))
+    for original in rewriter.nodes():
+        node = rewriter.replace(original, _as_expand(graph, original))
         first = equal.setdefault((graph.call(node), node.inputs), node.output)
         if _is_identity(graph, node):
             rewriter.alias(node.output, node.inputs[0])

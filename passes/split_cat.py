@@ -19,12 +19,12 @@ def split_cat(graph: Graph, target: Target) -> None:
     for node in rewriter.nodes():
         cat = node
         while cat.op == "cat" and len(cat.inputs) > limit:
-            parts: list[str] = []
+            operands: list[str] = []
             for start in range(0, len(cat.inputs), limit):
                 group = cat.inputs[start : start + limit]
                 if len(group) > 1:
                     to = infer(graph, replace(cat, inputs=group))
                     group = (rewriter.insert(cat, "cat", group, cat.attrs, to, f"{cat.output}.part"),)
-                parts += group
-            cat = rewriter.replace(cat, replace(cat, inputs=tuple(parts)))
+                operands += group
+            cat = rewriter.replace(cat, replace(cat, inputs=tuple(operands)))
     rewriter.commit()

@@ -223,19 +223,19 @@ class Masking:
 
     def sum_of(self, before: Node, scores: str, masks: Sequence[Mask]) -> str:
         """Inserts scores + the masks' biases + one mask for all of them; returns the name of the sum."""
-        made = self.predicates
+        build = self.predicates
         keep: str | Array = np.ones((), bool)
         for mask in masks:
             if mask.bias is not None:
-                scores = made.call(before, "add", (scores, made.constant(before, mask.bias)), {"alpha": 1.0})
+                scores = build.call(before, "add", (scores, build.constant(before, mask.bias)), {"alpha": 1.0})
             keep = self._and(before, keep, self._keep(before, mask.keep.predicates, mask.keep.values))
         low = np.float32(min(mask.lowest for mask in masks))
         if isinstance(keep, str):
-            numbers = (made.constant(before, np.asarray(value)) for value in (np.float32(0), low))
-            added = made.call(before, "where", (made.real(before, keep), *numbers), {})
+            numbers = (build.constant(before, np.asarray(value)) for value in (np.float32(0), low))
+            added = build.call(before, "where", (build.real(before, keep), *numbers), {})
         else:
-            added = made.constant(before, np.where(keep, np.float32(0), low))
-        return made.call(before, "add", (scores, added), {"alpha": 1.0})
+            added = build.constant(before, np.where(keep, np.float32(0), low))
+        return build.call(before, "add", (scores, added), {"alpha": 1.0})
 
     def _keep(self, before: Node, predicates: Sequence[str], values: Sequence[Array]) -> str | Array:
         """The predicate with this truth table; a constant where it depends on none. With p the last predicate, it is

@@ -67,7 +67,7 @@ def joined(
                     )
                 attrs[key] = most.nodes[index].attrs[key]
         first.nodes[index] = replace(node, attrs=attrs)
-    first.fixed = {place: found for place, found in first.fixed.items() if place not in dynamic.inputs}
+    first.fixed = {key: found for key, found in first.fixed.items() if key not in dynamic.inputs}
     first.dynamic = Dynamic(dynamic.symbols, dynamic.inputs, tables)
     return first
 
@@ -84,8 +84,8 @@ def _attribute(values: Sequence[Any], points: Sequence[Point]) -> Any:
     if all(isinstance(v, (int, float)) and not isinstance(v, bool) and float(v).is_integer() for v in values):
         return fitted(points, [int(v) for v in values])
     if all(isinstance(v, (tuple, list)) and len(v) == len(first) for v in values):
-        parts = [_attribute(part, points) for part in zip(*values, strict=True)]
-        return None if None in parts else tuple(parts)
+        elements = [_attribute(element, points) for element in zip(*values, strict=True)]
+        return None if None in elements else tuple(elements)
     return None
 
 
@@ -97,8 +97,8 @@ def _shape(where: str, arrays: Sequence[Array], points: Sequence[Point]) -> tupl
         return None
     found = [fitted(points, extents) for extents in zip(*(array.shape for array in arrays), strict=True)]
     for array, point in zip(arrays, points, strict=True):
-        part = leading_slice(first, array.shape) if first.ndim == array.ndim else first
-        if None in found or part.shape != array.shape or not np.array_equal(part, array, equal_nan=True):
+        slice_ = leading_slice(first, array.shape) if first.ndim == array.ndim else first
+        if None in found or slice_.shape != array.shape or not np.array_equal(slice_, array, equal_nan=True):
             raise GraphError(f"{where} computes with other numbers with {_said(point)}")
     return tuple(size for size in found if size is not None)
 
@@ -178,7 +178,7 @@ def read_dynamic(data: Any, graph: Graph) -> Point:
         raise GraphError(point)
     if missing := ranges.keys() - point.keys():
         raise GraphError(f"no size of an input is {min(missing)}")
-    dynamic.inputs = {place: size.at(point) for place, size in inputs.items()}
+    dynamic.inputs = {key: size.at(point) for key, size in inputs.items()}
     for entry in get(data, "tables", list, where):
         known(entry, ("name", "shape"), "a table")
         name, shape = name_of(get(entry, "name", str, "a table")), get(entry, "shape", list, "a table")

@@ -40,8 +40,8 @@ def decode(text: str, constants: dict[str, Array]) -> tuple[Graph, Structure]:
 
 def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
     def encode_type(name: str, t: TensorType) -> dict[str, Any]:
-        given = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
-        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": given}
+        dtype = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
+        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": dtype}
         if name in graph.bounds:
             plain["bounds"] = list(graph.bounds[name])
         return plain if t.q is None else {**plain, "scale": t.q.scale, "zero": t.q.zero}
@@ -92,9 +92,9 @@ def _parse(text: str) -> Any:
             members[key] = value
         return members
 
-    parts = sum(map(text.count, "[{,"))
-    if parts > MAX_PARTS:
-        raise GraphError(f"its JSON has about {parts} entries, more than {MAX_PARTS}")
+    entries = sum(map(text.count, "[{,"))
+    if entries > MAX_PARTS:
+        raise GraphError(f"its JSON has about {entries} entries, more than {MAX_PARTS}")
     return json.loads(text, parse_constant=no_number, object_pairs_hook=unique)
 
 

@@ -147,29 +147,29 @@ def _digits(number: int) -> str:
 
 def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """The notes of a graph, and a note on each other island, by cause."""
-    made = {node.output: node for node in graph.nodes}
+    producers = {node.output: node for node in graph.nodes}
     found: dict[str, list[str]] = {}
     for note in graph.notes:
         name, _, text = note.partition(": ")
         cause, _, detail = text.partition("; ")
-        cause = cause if detail else text.removesuffix(made[name].origin) if name in made else note
+        cause = cause if detail else text.removesuffix(producers[name].origin) if name in producers else note
         found.setdefault(cause, []).append(note)
     noted = {note.partition(": ")[0] for note in graph.notes}
     for name in islands:
         if name not in noted:
-            cause = f"{made[name].op} stays in float32: {_cause(graph, made, made[name])}"
-            found.setdefault(cause, []).append(f"{name}: {cause}{made[name].origin}")
+            cause = f"{producers[name].op} stays in float32: {_cause(graph, producers, producers[name])}"
+            found.setdefault(cause, []).append(f"{name}: {cause}{producers[name].origin}")
     return {cause: tuple(notes) for cause, notes in found.items()}
 
 
-def _cause(graph: Graph, made: dict[str, Node], node: Node) -> str:
+def _cause(graph: Graph, producers: dict[str, Node], node: Node) -> str:
     """The cause of an island on which no pass made a note: it is not quantized on both sides."""
     if node.output in graph.in_float:
         return "Quantizer(skip=...) names its module, or an index or a comparison depends on it"
     if OPS[node.op].int8 is None:
         return "it has no int8 form"
     for name in node.inputs:
-        source = made[name].op if name in made else "input"
+        source = producers[name].op if name in producers else "input"
         if name not in graph.constants and graph.types[name].dtype == FLOAT32 and source != "dequantize":
             return f"it reads the result of {source} in float32"
     readers = [reader.op for reader in graph.nodes if node.output in reader.inputs and reader.op != "quantize"]

@@ -30,8 +30,8 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
     for (name, axis), (step, why) in graph.fixed.items():
         old, new = (g.types[name].shape[axis] for g in (graph, found))
         if new != old and (not step or (new - old) % step):
-            kept = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
-            raise GraphError(f"dimension {axis} of input {name} must {kept}, found {new}: {why}{_way_out(graph)}")
+            rule = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
+            raise GraphError(f"dimension {axis} of input {name} must {rule}, found {new}: {why}{_way_out(graph)}")
     batch = next((found.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
     if batch is not None:
         found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in found.nodes]

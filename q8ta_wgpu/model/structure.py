@@ -121,7 +121,7 @@ def _leaves(tree: Any, nested: Any) -> list[tuple[int, Any]]:
         return [(tree, nested)]
     kind, value = next(iter(tree.items()))
     pairs = [(item, nested[key]) for key, item in value.items()] if kind == "dict" else zip(value, nested, strict=True)
-    return [leaf for item, part in pairs for leaf in _leaves(item, part)]
+    return [leaf for item, child in pairs for leaf in _leaves(item, child)]
 
 
 def _positions(tree: Any, depth: int) -> list[int]:

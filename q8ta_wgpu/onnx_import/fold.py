@@ -111,12 +111,12 @@ class Folder:
 
     def run(self, node: onnx.NodeProto, arrays: Sequence[Array | None]) -> list[Array]:
         """The results of a node. Raises RefusedError if they are too large or cannot be computed."""
-        given = [a for a in arrays if a is not None]
-        parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
-        if parts != len(node.output):
-            raise RefusedError(f"its num_outputs is {parts}, and it has {len(node.output)}")
+        operands = [a for a in arrays if a is not None]
+        outputs = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
+        if outputs != len(node.output):
+            raise RefusedError(f"its num_outputs is {outputs}, and it has {len(node.output)}")
         try:
-            count = _COUNTS[node.op_type](given)
+            count = _COUNTS[node.op_type](operands)
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
         self.made += count
@@ -125,7 +125,7 @@ class Folder:
                 f"it computes a constant of {count} elements, or takes as long: {MOST_ELEMENTS} at most are computed"
             )
         if node.op_type == "GatherElements":
-            return [_elements(given, next((a.i for a in node.attribute if a.name == "axis"), 0))]
+            return [_elements(operands, next((a.i for a in node.attribute if a.name == "axis"), 0))]
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
         copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
         copy.output.extend(f"y{i}" for i in range(len(node.output)))

@@ -67,11 +67,11 @@ class Sizes:
             from q8ta_wgpu.onnx_import.read import read
         except ModuleNotFoundError as error:
             raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
-        given, data = _checked(sizes), read(source)
-        largest = {name: numbers[-1] for name, numbers in given.items()}
+        values, data = _checked(sizes), read(source)
+        largest = {name: numbers[-1] for name, numbers in values.items()}
         first = import_program(data, largest)
         named = set(first.open.values())
-        steps = {name: found for name, found in given.items() if len(found) > 1 and name in named}
+        steps = {name: found for name, found in values.items() if len(found) > 1 and name in named}
         self.ranges = {
             name: (1, len(found)) if found.step > 1 else (found[0], found[-1]) for name, found in steps.items()
         }
@@ -107,20 +107,20 @@ def _checked(sizes: object) -> dict[str, range]:
     if not isinstance(found, Mapping):
         raise InputError(f'sizes must be numbers by name, such as {{"batch": 1}}, found {shown(sizes)}')
     try:
-        made = {str(name): _range(size) for name, size in found.items()}
+        ranges_by_name = {str(name): _range(size) for name, size in found.items()}
     except (TypeError, ValueError) as error:
         raise InputError(
             f"sizes must be integers, or the least, the largest and a step between them, found {shown(sizes)}"
         ) from error
-    for name, numbers in made.items():
+    for name, numbers in ranges_by_name.items():
         if not numbers or not 1 <= numbers[0] <= numbers[-1] <= MAX_EXTENT:
             raise InputError(
                 f"the size of {shown(name)} must be 1 to {MAX_EXTENT}, of a range the least first, found "
                 f"{shown(found[name])}"
             )
-    if len(ranges := [name for name, numbers in made.items() if len(numbers) > 1]) > MOST:
+    if len(ranges := [name for name, numbers in ranges_by_name.items() if len(numbers) > 1]) > MOST:
         raise InputError(f"at most {MOST} sizes may be ranges, found {len(ranges)}: {shown(', '.join(ranges))}")
-    return made
+    return ranges_by_name
 
 
 def _range(size: Any) -> range:

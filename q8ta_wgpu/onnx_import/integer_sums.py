@@ -54,8 +54,8 @@ def _without(b: OnnxBuilder, y: str, sums: str, zero: str) -> str:
         zero = b.constant(known.reshape(()).astype(np.float32), "zero")
     else:
         zero = b.numbers(zero)
-    part = b.aten("aten.mul.Tensor", {"self": sums, "other": zero})
-    return str(b.aten("aten.sub.Tensor", {"self": y, "other": part}))
+    product = b.aten("aten.mul.Tensor", {"self": sums, "other": zero})
+    return str(b.aten("aten.sub.Tensor", {"self": y, "other": product}))
 
 
 def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
@@ -72,7 +72,7 @@ def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
         kernel = b.type(weight).shape[2:]
         shape = (
             shape[0],
-            *(1 + apart * (n - 1) for n, apart in zip(kernel, attrs["dilations"] or (1, 1, 1), strict=False)),
+            *(1 + dilation * (n - 1) for n, dilation in zip(kernel, attrs["dilations"] or (1, 1, 1), strict=False)),
         )
     ones = b.constant(np.ones((1, *shape), np.float32), "ones")
     return _without(b, str(y), str(b.onnx("Conv", (ones, weight, None), **attrs)), x_zero)

@@ -186,19 +186,21 @@ def body_of(
     """The function by which ONNX defines an operator; None if there is none."""
     if schema.has_context_dependent_function:
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
-        given = [t.SerializeToString() for t in types]
+        serialized = [t.SerializeToString() for t in types]
         for version in sorted(versions, reverse=True)[:1]:
-            text = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
+            text = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), serialized
+            )
             return onnx.FunctionProto.FromString(text) if text else None
     return schema.function_body if schema.has_function else None
 
 
 def with_attributes(body: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> list[onnx.NodeProto]:
     """A function's nodes with the attributes of its call."""
-    given = {a.name: a for a in node.attribute}
+    by_name = {a.name: a for a in node.attribute}
     for name, attribute in schema.attributes.items():
         if attribute.default_value.type:
-            given.setdefault(name, attribute.default_value)
+            by_name.setdefault(name, attribute.default_value)
     found = []
     for inner in body.node:
         copy = onnx.NodeProto()
@@ -207,8 +209,8 @@ def with_attributes(body: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx
         for attribute in inner.attribute:
             if not attribute.ref_attr_name:
                 copy.attribute.append(attribute)
-            elif attribute.ref_attr_name in given:
-                copy.attribute.append(given[attribute.ref_attr_name])
+            elif attribute.ref_attr_name in by_name:
+                copy.attribute.append(by_name[attribute.ref_attr_name])
                 copy.attribute[-1].name = attribute.name
         found.append(copy)
     return found

@@ -88,8 +88,8 @@ def _channels_first(rule: Rule) -> Rule:
 
 
 def _concat(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
-    parts = [_real(b, args, at) for at in range(2, len(args["inputs"]), 3)]
-    return _ends(b, args, b.onnx("Concat", parts, axis=int(args["axis"])), 0)
+    operands = [_real(b, args, at) for at in range(2, len(args["inputs"]), 3)]
+    return _ends(b, args, b.onnx("Concat", operands, axis=int(args["axis"])), 0)
 
 
 def _where(b: OnnxBuilder, args: Mapping[str, Any]) -> str:

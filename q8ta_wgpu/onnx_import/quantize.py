@@ -72,21 +72,21 @@ def quantize(
         raise UnsupportedError("the file is quantized already, at least in part: read it by q8.from_onnx")
     for each in found.programs:
         prepare(each.graph)
-    made = Calibration(program, residual == "int16", fit_weights)
-    met, zeros = 0, True
+    calibrated = Calibration(program, residual == "int16", fit_weights)
+    items, zeros = 0, True
     with bar("quantizing", shown=progress) as update:
-        computed = Computed(file, {name: program.names[name] for name in made.wanted & set(program.names)})
+        computed = Computed(file, {name: program.names[name] for name in calibrated.wanted & set(program.names)})
         count = operator.length_hint(calibration, 0)
         for item in calibration:
-            update(met, count, "calibrating")
-            given = arrays(graph, *arguments(item))
-            zeros = zeros and not any(x.any() for x in given.values())
-            made.meet(given, met, computed(given))
-            met += 1
-        if not met:
+            update(items, count, "calibrating")
+            inputs = arrays(graph, *arguments(item))
+            zeros = zeros and not any(x.any() for x in inputs.values())
+            calibrated.meet(inputs, items, computed(inputs))
+            items += 1
+        if not items:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
-        update(met, met, "choosing scales and quantizing weights")
-        model = found.joined([made.quantized(), *map(made.quantized_like, found.programs[1:])])
+        update(items, items, "choosing scales and quantizing weights")
+        model = found.joined([calibrated.quantized(), *map(calibrated.quantized_like, found.programs[1:])])
     if zeros:
         warnings.warn("the calibration is zeros alone: give inputs as the network will meet them", stacklevel=2)
     return model

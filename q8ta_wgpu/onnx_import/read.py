@@ -173,8 +173,8 @@ def _loaded(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> T
         raise UnsupportedError(
             f"initializer {name} takes {expected} bytes, found {length} from {offset} on in a file of {size}"
         )
-    made = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name)
+    loaded = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name)
     with path.open("rb") as file:
         file.seek(offset)
-        made.raw_data = file.read(length)
-    return made
+        loaded.raw_data = file.read(length)
+    return loaded

@@ -46,8 +46,8 @@ def _shape(
     shape = b.shape_of(given[0])
     if not b.is_constant(given[0]):
         b.sized = b.sized or b.source
-    part = shape[attrs.get("start", 0) : attrs.get("end", len(shape))]
-    array = np.asarray(part if node.op_type == "Shape" else np.prod(shape), np.int64)
+    selected = shape[attrs.get("start", 0) : attrs.get("end", len(shape))]
+    array = np.asarray(selected if node.op_type == "Shape" else np.prod(shape), np.int64)
     return [(b.raw_constant(array), TensorProto.INT64)]
 
 
@@ -72,8 +72,8 @@ def _cast(
     array = b.array(x)
     if array is not None and wanted in (FLOAT, *RESULTS, *nodes.FLOATS):
         with np.errstate(all="ignore"):
-            made = array.astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
-        return [(b.raw_constant(made), wanted)]
+            converted = array.astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
+        return [(b.raw_constant(converted), wanted)]
     for dtype in (source, wanted):
         if dtype != FLOAT and dtype not in RESULTS:
             raise RefusedError(

@@ -111,10 +111,10 @@ class Walk(OnnxBuilder):
 
     def _note_call(self, node: onnx.NodeProto, found: Sequence[tuple[str, int]], depth: int) -> None:
         """Notes the nodes of the graph that a node of the file became, and its float results."""
-        made, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
-        if made:
-            call = made[-1].output
-            self.found.calls.update((each.output, call) for each in made)
+        new, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
+        if new:
+            call = new[-1].output
+            self.found.calls.update((each.output, call) for each in new)
             if name in ONNX and isinstance(kind := ONNX[name][0].int8, Moves | Monotonic):
                 self.found.moving[call] = kind
         for at, (value, dtype) in zip(node.output, found, strict=False):
@@ -141,8 +141,8 @@ class Walk(OnnxBuilder):
         arrays = [None if value is None else self.array(value) for value in given]
         fixed = all(value is None or array is not None for value, array in zip(given, arrays, strict=True))
         if given and fixed and self._folder.takes(node):
-            made = self._folder.run(node, arrays)
-            return [(self.raw_constant(array), nodes.dtype_of(array)) for array in made]
+            folded = self._folder.run(node, arrays)
+            return [(self.raw_constant(array), nodes.dtype_of(array)) for array in folded]
         schema = nodes.schema_of(node, self.opsets)
         results = nodes.result_dtypes(schema, node, dtypes)
         if (rule := qlinear.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:

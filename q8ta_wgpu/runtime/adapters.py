@@ -109,13 +109,13 @@ def _fits(text: str, name: str) -> bool:
 
 
 def _by_name(name: str | int | None) -> Device:
-    engine, part = _named_engine(name) if isinstance(name, str) else ("", "")
+    engine, text = _named_engine(name) if isinstance(name, str) else ("", "")
     names: list[str] = []
     problems: list[str] = []
     for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
         names.append(owner.describe(adapter))
         number = names[:i].count(names[i])
-        wanted = isinstance(name, str) and name and _fits(part, title(owner, names[i], number))
+        wanted = isinstance(name, str) and name and _fits(text, title(owner, names[i], number))
         if name is None or i == name or wanted:
             try:
                 return _from_adapter(owner, adapter, number)

@@ -53,5 +53,5 @@ class Constants:
         key = data.nbytes, hashlib.blake2b(data.data, digest_size=32).digest()
         if (found := self._known.get(key)) is not None and found.used:
             return found.taken()
-        self._known[key] = made = Shared(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE))
-        return made
+        self._known[key] = shared = Shared(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE))
+        return shared

@@ -123,13 +123,13 @@ class Executor:
             if (name := states.get(index)) is None:
                 slots.append(self._buffer(size, STORAGE))
                 continue
-            made = (
+            shared = (
                 sharing._kept[name].taken()
                 if sharing
                 else Shared(self.device.wgpu.create_buffer(size=size, usage=STORAGE))
             )
-            self._kept[name] = made
-            slots.append(made.buffer)
+            self._kept[name] = shared
+            slots.append(shared.buffer)
         return slots
 
     def _bind(self, dispatch: Dispatch, pipeline: Pipeline) -> Step:

@@ -30,8 +30,8 @@ def folder() -> Path:
         return (Path(local) if local else Path.home() / "AppData" / "Local") / "q8ta_wgpu" / "Cache"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "q8ta_wgpu"
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (given if given.is_absolute() else Path.home() / ".cache") / "q8ta_wgpu"
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (configured if configured.is_absolute() else Path.home() / ".cache") / "q8ta_wgpu"
 
 
 def identity(info: Mapping[str, Any]) -> dict[str, str]:
@@ -76,8 +76,8 @@ def write(path: Path, content: Any) -> None:
 def digest(*parts: str | bytes) -> str:
     """The key of a finding: a hash of everything that it depends on besides the adapter, such as the probe's WGSL."""
     found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+    for item in parts:
+        data = item.encode() if isinstance(item, str) else item
         found.update(len(data).to_bytes(8, "little") + data)
     return found.hexdigest()
 

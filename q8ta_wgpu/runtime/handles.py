@@ -187,14 +187,14 @@ class HandleRecorder(Recorder):
 def works(recorder: type[Recorder], device: Any) -> bool:
     """Whether a recorder works on a device: it writes a few words and reads them back, through every upload buffer. It
     may not if this version of the package has other private names."""
-    made: list[Any] = []
+    buffers: list[Any] = []
     uploads: list[Staging] = []
     try:
         target = device.create_buffer(size=16, usage=_TARGET)
-        made.append(target)
+        buffers.append(target)
         trial = recorder(device, (), [(target, 16, 0)], spins=False)
         staging = trial.staging(16)
-        made.append(staging.buffer)
+        buffers.append(staging.buffer)
         for turn in range(_UPLOADS + 1):
             words = np.arange(turn, turn + 4, dtype=np.uint32)
             if isinstance(trial, HandleRecorder):
@@ -206,6 +206,6 @@ def works(recorder: type[Recorder], device: Any) -> bool:
     except Exception:  # also for a lost device: the public methods then report it
         return False
     finally:
-        for buffer in (*made, *(upload.buffer for upload in uploads)):
+        for buffer in (*buffers, *(upload.buffer for upload in uploads)):
             buffer.destroy()
     return found == words.tobytes()

@@ -95,21 +95,23 @@ class OpenDevice:
             def taken() -> Iterator[Pipeline]:
                 for text, buffers in wanted:
                     with self.lock if compilers == 1 else contextlib.nullcontext():
-                        made = known[text] or (compiled[text].result() if compiled else self._compile(text, buffers))
-                    known[text] = kept = self._keep(text, made)
+                        pipeline = known[text] or (
+                            compiled[text].result() if compiled else self._compile(text, buffers)
+                        )
+                    known[text] = kept = self._keep(text, pipeline)
                     yield kept
 
             yield taken()
 
-    def _keep(self, text: str, made: Pipeline) -> Pipeline:
+    def _keep(self, text: str, pipeline: Pipeline) -> Pipeline:
         """Caches a pipeline while it is in use or recent. Returns the cached one if another thread was faster."""
         with self.lock:
-            kept = self._held.setdefault(text, made)
-            self._recent[text] = kept
+            cached = self._held.setdefault(text, pipeline)
+            self._recent[text] = cached
             self._recent.move_to_end(text)
             if len(self._recent) > RECENT_PIPELINES:
                 self._recent.popitem(last=False)
-        return kept
+        return cached
 
     def _compile(self, text: str, buffers: int) -> Pipeline:
         label = text.split("\n", 1)[0].removeprefix("// ")

@@ -82,10 +82,10 @@ def shuffles(device: OpenDevice) -> bool:
     key = findings.digest("shuffles", text)
     if isinstance(known := findings.recall(device.info, key), bool):
         return known
-    given = np.arange(8 * groups, dtype=np.uint32) * np.uint32(77)
-    buffers = (np.zeros(1, np.int32), given, np.zeros(64 * groups, np.int32))
+    words = np.arange(8 * groups, dtype=np.uint32) * np.uint32(77)
+    buffers = (np.zeros(1, np.int32), words, np.zeros(64 * groups, np.int32))
     found = run(device, text, buffers, np.array([8, 0, 0, 0], np.uint32).tobytes(), groups, 1)
-    expected = np.repeat(given.reshape(groups, 1, 8), 8, 1) + np.arange(8, dtype=np.uint32)
+    expected = np.repeat(words.reshape(groups, 1, 8), 8, 1) + np.arange(8, dtype=np.uint32)
     right = bool((found.view(np.uint32) == expected.reshape(-1)).all())
     findings.keep(device.info, key, right)
     return right
@@ -107,9 +107,9 @@ def contract(device: OpenDevice) -> str:
         findings.keep(device.info, key, True)
         return ""
     rule, i = wrong[0]
-    x, given = b[i : i + 1].view(np.float32)[0], found.reshape(expected.shape)[rule, i]
+    x, result = b[i : i + 1].view(np.float32)[0], found.reshape(expected.shape)[rule, i]
     return (
-        f"{_RULES[rule]} of {a[i]} and {x} gives {given}, the contract {expected[rule, i]} "
+        f"{_RULES[rule]} of {a[i]} and {x} gives {result}, the contract {expected[rule, i]} "
         f"({len(wrong)} of {expected.size} results differ)"
     )
 
@@ -191,14 +191,14 @@ def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
     trials = list(known_results.unit_trials(unit, target))
     for each in trials:
         (dispatch,) = each.program.dispatches
-        given = [
+        operands = [
             each.program.constants[i] if kind == "constant" else each.words[i] for kind, i in dispatch.buffers[:-1]
         ]
         result = np.full(each.expected.size, 0x8F7F80FF, np.uint32)
         first, size = dispatch.uniform
         uniform, groups = each.program.uniforms[first : first + size], dispatch.grid[0]
         try:
-            words = run(device, each.program.shaders[dispatch.shader], (*given, result), uniform, groups, 1)
+            words = run(device, each.program.shaders[dispatch.shader], (*operands, result), uniform, groups, 1)
         except DeviceError as error:
             return str(error)
         if wrong := known_results.wrong_words(each, words.view(np.uint32)):
@@ -254,10 +254,10 @@ class Probe:
 def prepared(device: OpenDevice, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
     """A probe with buffers of these contents, or of these sizes in bytes, which are freed at the end."""
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as resources:
 
         def freed(buffer: Any) -> Any:
-            made.callback(buffer.destroy)
+            resources.callback(buffer.destroy)
             return buffer
 
         bound = [

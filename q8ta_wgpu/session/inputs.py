@@ -36,8 +36,8 @@ def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     a batch size or dynamic sizes. None if they are the graph's, or the model cannot take them."""
     if not graph.batched and not graph.dynamic:
         return None
-    given = named(graph, args, kwargs)
-    shapes = {name: _shape(name, given[name]) for name in graph.arguments}
+    arguments_by_name = named(graph, args, kwargs)
+    shapes = {name: _shape(name, arguments_by_name[name]) for name in graph.arguments}
     if all(shape == graph.types[name].shape for name, shape in shapes.items()):
         return None
     batches = {shapes[name][0] if shapes[name] else 0 for name in graph.batched}
@@ -72,16 +72,16 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
     takes = f"the model takes {counted(len(names), 'input')} ({', '.join(names)})"
     if len(args) > len(names):
         raise InputError(f"{takes}, found {len(args)}")
-    given: dict[str, Any] = dict(zip(names, args, strict=False))
+    found: dict[str, Any] = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
             raise InputError(f"the model has no input {shown(name)}; its inputs are {', '.join(names)}")
-        if name in given:
+        if name in found:
             raise InputError(f"input {name!r} was given twice, by position and by name")
-        given[name] = value
-    if missing := [name for name in names if name not in given]:
+        found[name] = value
+    if missing := [name for name in names if name not in found]:
         raise InputError(f"{takes}; missing: {', '.join(missing)}")
-    return {name: given[name] for name in names}
+    return {name: found[name] for name in names}
 
 
 def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
@@ -152,10 +152,10 @@ def as_array(name: str, value: Any) -> Array:
         ) from error
 
 
-def words(ports: Sequence[Port], given: Mapping[str, Array]) -> list[Array]:
+def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
     """The words to upload for input ports, in their order."""
     return [
-        pack(given[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else given[port.name] for port in ports
+        pack(values[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else values[port.name] for port in ports
     ]
 
 

@@ -282,7 +282,7 @@ class Session:
         """
         from q8ta_wgpu.runtime.binding import Binding
 
-        given = inputs.named(self.model.graph, args, kwargs)
+        resources = inputs.named(self.model.graph, args, kwargs)
         with self._lock:
             self._check_open()
             if self._executor is None:
@@ -293,7 +293,7 @@ class Session:
             if outputs is not None and len(outputs) != wanted:
                 raise InputError(f"the model has {counted(wanted, 'output')}, found {len(outputs)} to write them to")
             written = list(outputs) if outputs else [None] * wanted
-            return Binding(self._executor, list(given.values()), written, self.model.graph.uint8)
+            return Binding(self._executor, list(resources.values()), written, self.model.graph.uint8)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """Measures the GPU time of every dispatch.

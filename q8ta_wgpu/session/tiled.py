@@ -116,8 +116,8 @@ class TiledSession:
             rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
             (found,) = model.structure.flatten(outputs)
             result = np.empty(self._output, found.dtype) if result is None else result
-            kept = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
-            result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
+            cropped = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
+            result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = cropped
         return model.structure.unflatten([result])
 
     def __reduce__(self) -> NoReturn:
@@ -243,14 +243,14 @@ def _windows(graph: Graph, axis: int, size: int) -> Iterator[Window]:
     extent = graph.types[graph.inputs[0]].shape[axis]
     outputs = graph.types[graph.outputs[0]].shape[axis]
     multiple, scale = _alignment(graph, axis), _scales(graph, axis)[graph.outputs[0]]
-    kept = 0
-    while kept < outputs:
-        first, _ = needed(graph, axis, kept, kept)
+    covered = 0
+    while covered < outputs:
+        first, _ = needed(graph, axis, covered, covered)
         start = min(first // multiple * multiple, extent - size)
         last = outputs - 1 if start + size == extent else min(outputs, math.floor((start + size) * scale)) - 1
-        while last >= kept and needed(graph, axis, kept, last)[1] >= start + size:
+        while last >= covered and needed(graph, axis, covered, last)[1] >= start + size:
             last -= 1
-        if last < kept:
+        if last < covered:
             raise InputError(f"a tile of {size} is smaller than what one output row or column needs: raise max_bytes")
-        yield Window(start, int(start * scale), kept, last + 1)
-        kept = last + 1
+        yield Window(start, int(start * scale), covered, last + 1)
+        covered = last + 1

@@ -59,9 +59,9 @@ class Cache:
             return
         others, _ = _read(self.path, self.adapter)
         times = {**{key: us for key, us in others.items() if key not in self.times}, **self.times}
-        kept = dict(list(times.items())[-MAX_ENTRIES:])
+        newest = dict(list(times.items())[-MAX_ENTRIES:])
         try:
-            write(self.path, {"format": FORMAT, "adapter": self.adapter, "microseconds": kept})
+            write(self.path, {"format": FORMAT, "adapter": self.adapter, "microseconds": newest})
         except OSError as error:
             self.note = f"{self.path} cannot be written ({error.strerror or error}): nothing is kept"
 

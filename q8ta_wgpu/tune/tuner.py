@@ -127,8 +127,8 @@ def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
     sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
     grid = kernel.grid(call, variant.out, target)
     shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]
-    parts = f"{text}\n{grid} {sizes} {shapes}".encode()
-    return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
+    content = f"{text}\n{grid} {sizes} {shapes}".encode()
+    return f"{kernel.name} {hashlib.blake2b(content, digest_size=12).hexdigest()}"
 
 
 COPY_KEY = "copy of 10^9 bytes"
