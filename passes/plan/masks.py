@@ -42,7 +42,7 @@ class Mask:
 
     @staticmethod
     def of(table: TruthTable | None) -> Mask | None:
-        """The mask that a value is whose truth table this is; None where it is no mask."""
+        """The mask with this truth table; None where the table is none of a mask."""
         if table is None or any(np.isnan(v).any() for v in table.values):
             return None
         values = [v.astype(np.float32) for v in table.values]
@@ -66,7 +66,7 @@ class Mask:
 
 
 def _clamped(low: float) -> float:
-    """A low number whose sum with a score stays finite in float32. -inf becomes MASKED, which no finite number does."""
+    """Clamps a low number so that its sum with a score stays finite in float32. Only -inf becomes MASKED."""
     return MASKED if low in (MASKED, -np.inf) else max(low, LOWEST)
 
 

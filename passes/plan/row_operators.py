@@ -37,7 +37,7 @@ _MOST = 1 << 20
 
 
 def row_operator(trial: Trial, dims: tuple[int, ...]) -> Operator | None:
-    """The norm or softmax that nodes compute that reduce `dims`; None where there is none."""
+    """The norm or softmax over `dims` that nodes compute; None where there is none."""
     shape = tried_shape(trial, dims)
     if np.prod(shape) > _MOST or (0 in dims and len(shape) > 1):
         return None

@@ -84,7 +84,7 @@ def _operator_of(trial: Trial, channels: bool) -> Operator | None:
     dims, found = trial.reduced(), None
     if trial.computes and dims is not None:
         found = row_operator(trial, dims) if dims else function_of(trial)
-    # Of a single node only beside an input: `input - mean` and `input / std` need no value of their own.
+    # Also of a single node that reads an input, as `input / std`: its constant is then no value that must be quantized.
     if channels and found is None and dims == () and (trial.computes or trial.source in trial.graph.inputs):
         found = channels_of(trial)
     return found

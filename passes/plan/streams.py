@@ -95,7 +95,7 @@ class _Stream:
     def _widen_sum(self, call: Call) -> None:
         """Plans 16 bits for a sum of the stream, and fuses it into the weighted sum that it adds, if there is one."""
         self.found.gives[call.outputs[0]] = INT16
-        # The add is fused only if its operands have its shape: not if one is broadcast, as positions to the batch.
+        # The add is fused only if its operands have its shape: not if one is broadcast, as position embeddings.
         alike = all(self.calls.shape(name) == self.calls.shape(call.outputs[0]) for name in call.inputs)
         fused = not alike or any((call.name, name) not in self.found.reads for name in call.inputs)
         for name in sorted(call.inputs, key=self.calls.position, reverse=True):  # fused into the last weighted sum

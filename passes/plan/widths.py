@@ -1,4 +1,4 @@
-"""Which values their readers need in more than 8 bits, whatever calibration finds.
+"""Finds values that need more than 8 bits because of the operators that read them, whatever calibration finds.
 
 * Inputs of the network that norms read. A norm subtracts the mean, and what is left may be less than a step of 8 bits.
   A batch norm reads the input in float32, norms of rows (layer_norm) read it in 16 bits.
