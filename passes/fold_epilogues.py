@@ -60,7 +60,7 @@ def _stages(graph: Graph, shuffle: Node | None, node: Node, position: int) -> tu
             return (Add(attrs["lo"], attrs["hi"], q.zero, own, other, attrs["shift"]),)
         case "q8ta_mul":
             if graph.types[node.output].dtype != INT8X4:
-                raise GraphError(f"a product that joins a sum is int8, found {graph.types[node.output]}")
+                raise GraphError(f"a product that is fused into a sum must be int8, found {graph.types[node.output]}")
             return (Mul(attrs["lo"], attrs["hi"], q.zero, attrs["multiplier"]),)
         case "q8ta_table":
             return (Table(q.zero),)

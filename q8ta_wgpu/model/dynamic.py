@@ -62,8 +62,8 @@ def joined(
                 most = most or (largest() if largest else None)
                 if most is None or len(most.nodes) != len(first.nodes) or most.nodes[index].op != node.op:
                     raise GraphError(
-                        f"{node.output}{node.origin}: {key} holds up to {_said(points[0])} alone. Let the example have "
-                        "the largest sizes, and say so by Dim(max=...)"
+                        f"{node.output}{node.origin}: {key} is only valid up to {_said(points[0])}. Give an example of "
+                        "the largest sizes, and state them by Dim(max=...)"
                     )
                 attrs[key] = most.nodes[index].attrs[key]
         first.nodes[index] = replace(node, attrs=attrs)

@@ -69,7 +69,7 @@ def _verify_states(graph: Graph, where: str) -> None:
         if set(types) != {types[0]}:
             raise GraphError(f"state {state.name} is read as {types[0]}, written as {types[1]}, begins as {types[2]}")
         if state.read in graph.batched or state.read in graph.uint8 or state.read in graph.bools:
-            raise GraphError(f"state {state.name} is given by no caller, so it has no batch and no other dtype{where}")
+            raise GraphError(f"state {state.name} is no argument, so it can have no batch and no other dtype{where}")
 
 
 def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:

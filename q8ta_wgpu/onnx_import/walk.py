@@ -208,7 +208,7 @@ class Walk(OnnxBuilder):
         if bits > 16 or name not in exact:
             raise RefusedError(
                 f"it computes with {nodes.dtype_name(dtype)} while the network runs: compute them before the network, "
-                "or from sizes and constants alone"
+                "or only from sizes and constants"
             )
         if name != "Div":
             return self.wrapped(str(ONNX[name][1](self, args)), dtype)

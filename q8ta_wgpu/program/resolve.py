@@ -110,5 +110,6 @@ def _resolved(name: str, user: Definition, chosen: Sequence[str]) -> Definition:
             return found[0]
     places = ", ".join(d.place for d in candidates) or "no file"
     raise LinkError(
-        f"{user.place or user.name} uses {name}, which {places} defines, and of {', '.join(chosen)} not one"
+        f"{user.place or user.name} uses {name}, which {places} defines: exactly one of these must be among "
+        f"{', '.join(chosen)}"
     )

@@ -129,8 +129,8 @@ def _by_name(name: str | int | None) -> Device:
     listed = ", ".join(f"{i}: {text}" for i, text in enumerate(every))
     if engine and not names:
         raise DeviceError(
-            f"the engine {engine} is installed and takes no adapter of this machine (what it says about them is on "
-            f"stderr); there are {listed}"
+            f"the engine {engine} is installed and takes no adapter of this machine (its messages are on stderr); "
+            f"there are {listed}"
         )
     raise DeviceError(
         f"no adapter is called {shown(name)}; there are {listed}, and 'reference', which computes in numpy"

@@ -190,7 +190,7 @@ def _scales(graph: Graph, axis: int) -> dict[str, Fraction]:
                 later, _ = _span(graph, node, position, axis, _FAR, _FAR)
                 reads.append(scales[name] * Fraction(_FAR, later - first) if later > first else None)
         if len(set(reads)) > 1 or None in reads:
-            raise InputError(f"the model cannot run in tiles: {node.op} joins images of different sizes")
+            raise InputError(f"the model cannot run in tiles: {node.op} combines images of different sizes")
         if reads and reads[0] is not None:
             scales[node.output] = reads[0]
     return scales
