@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     args = parser.parse_args()
-    names = [name for given in args.names for name in given.split(",")]
+    names = [name for listed in args.names for name in listed.split(",")]
     numbers = args.count, args.jobs, args.sets, args.items
     options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)
     results = Results()

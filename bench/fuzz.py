@@ -211,30 +211,30 @@ def _edit_tensor(tensors: dict[str, Array], drawn: random.Random) -> None:
             tensors[name] = np.frombuffer(bytes(raw), array.dtype).reshape(array.shape)
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _entries(value: Any) -> Iterator[tuple[Any, Any]]:
     """(container, key) for every entry of a JSON document."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, member in list(items):
         yield value, key
-        yield from _places(member)
+        yield from _entries(member)
 
 
 def _edit_member(document: dict[str, Any], drawn: random.Random) -> None:
-    places = list(_places(document))
+    entries = list(_entries(document))
     if drawn.random() < 0.5:  # often a change that may still be valid
-        places = [(owner, key) for owner, key in places if isinstance(owner[key], (int, float, list))]
-    if not places:
+        entries = [(owner, key) for owner, key in entries if isinstance(owner[key], (int, float, list))]
+    if not entries:
         return
-    owner, key = drawn.choice(places)
-    other, place = drawn.choice(places)
-    copied, moved = copy.deepcopy(other[place]), copy.deepcopy(owner[key])
+    owner, key = drawn.choice(entries)
+    other, other_key = drawn.choice(entries)
+    copied, moved = copy.deepcopy(other[other_key]), copy.deepcopy(owner[key])
     match drawn.randrange(6):
         case 0:
             del owner[key]
         case 1:
             owner[key] = copied
         case 2:
-            other[place], owner[key] = moved, copied
+            other[other_key], owner[key] = moved, copied
         case 3 if isinstance(owner, list):
             owner.insert(drawn.randrange(len(owner) + 1), copied)
         case 4 if isinstance(owner[key], (int, float)) and not isinstance(owner[key], bool):
@@ -316,7 +316,7 @@ def files_fuzzed(numbers: range, device: Device | None, runs: int = RUNS) -> Cou
 def caches_fuzzed(numbers: range) -> Counter[Outcome]:
     """Counts outcomes of changed tuning caches: either all entries are times, or there is a note."""
     outcomes = Counter[Outcome]()
-    kept = cache.folder
+    original = cache.folder
     with tempfile.TemporaryDirectory() as folder:
         cache.folder = lambda: Path(folder)
         try:
@@ -338,7 +338,7 @@ def caches_fuzzed(numbers: range) -> Counter[Outcome]:
                 assert found.times or found.note or not document.get("microseconds"), number
                 outcomes["not used, with a note" if found.note else "used"] += 1
         finally:
-            cache.folder = kept
+            cache.folder = original
     return outcomes
 
 

@@ -83,11 +83,11 @@ def product(a: Shape, b: Shape) -> Graph:
 def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
     """Attention with queries, keys and values side by side in the result of one linear."""
     row = 3 * heads * depth
-    parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
+    walks = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
     multipliers = {"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
     attrs = {
         "sizes": (batch, heads, tokens, tokens, depth, depth, heads),
-        **parts,
+        **walks,
         **multipliers,
         "even": False,
         "lo": -128,

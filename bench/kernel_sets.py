@@ -30,8 +30,8 @@ def only(keep: Callable[[Kernel], bool]) -> Iterator[None]:
     table = cast("dict[str, Op]", OPS)
     before = dict(table)
     for name, op in before.items():
-        if kept := tuple(kernel for kernel in op.kernels if keep(kernel)):
-            table[name] = replace(op, kernels=kept)
+        if kernels := tuple(kernel for kernel in op.kernels if keep(kernel)):
+            table[name] = replace(op, kernels=kernels)
     try:
         yield
     finally:

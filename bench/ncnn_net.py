@@ -67,8 +67,8 @@ def convert(module: nn.Module, x: Tensor, int8: bool) -> tuple[str, bytes]:
         ranges.run(x)
     layers = _fused(list(_layers(traced)))
     scales = {name: 127 / max(top, 1e-6) for name, top in ranges.found.items()}
-    kept = _stays_int8(layers) if int8 else set()
-    data = b"".join(_weights(layer, scales, int8, layer.output in kept) for layer in layers)
+    int8_results = _stays_int8(layers) if int8 else set()
+    data = b"".join(_weights(layer, scales, int8, layer.output in int8_results) for layer in layers)
     return _text(_split(layers)), data
 
 
@@ -125,12 +125,12 @@ def _readers(layers: Sequence[_Layer]) -> dict[str, list[_Layer]]:
 
 def _fused(layers: list[_Layer]) -> list[_Layer]:
     """Fuses activations into the convolution before them, as ncnnoptimize does, and removes no-ops."""
-    readers, made = _readers(layers), {layer.output: layer for layer in layers}
+    readers, producers = _readers(layers), {layer.output: layer for layer in layers}
     renamed: dict[str, str] = {}
-    kept: list[_Layer] = []
+    remaining: list[_Layer] = []
     for layer in layers:
         layer.inputs = [renamed.get(name, name) for name in layer.inputs]
-        before = made.get(layer.inputs[0]) if layer.inputs else None
+        before = producers.get(layer.inputs[0]) if layer.inputs else None
         if layer.kind == "Noop":
             renamed[layer.output] = layer.inputs[0]
         elif layer.kind in ("ReLU", "Clip") and before and before.module and len(readers[before.output]) == 1:
@@ -140,10 +140,10 @@ def _fused(layers: list[_Layer]) -> list[_Layer]:
             renamed[layer.output] = before.output
             before.output = layer.output
             renamed.pop(layer.output)
-            made[layer.output] = before
+            producers[layer.output] = before
         else:
-            kept.append(layer)
-    return kept
+            remaining.append(layer)
+    return remaining
 
 
 def _stays_int8(layers: list[_Layer]) -> set[str]:
@@ -166,14 +166,14 @@ def _weights(layer: _Layer, scales: dict[str, float], int8: bool, stays: bool) -
         return b""
     weight = module.weight.detach().numpy()
     bias = np.zeros(len(weight), np.float32) if module.bias is None else module.bias.detach().numpy()
-    parts = [np.zeros(1, np.float32), weight, bias]  # a zero word means that the weights follow unpacked
+    arrays = [np.zeros(1, np.float32), weight, bias]  # a zero word means that the weights follow unpacked
     if int8:
         layer.parameters[8] = (1 if layer.kind == "ConvolutionDepthWise" else 2) + (REQUANTIZE if stays else 0)
         largest = np.abs(weight.reshape(len(weight), -1)).max(1)
-        parts += [127 / np.maximum(largest, 1e-12), np.array([scales[layer.source]])]
+        arrays += [127 / np.maximum(largest, 1e-12), np.array([scales[layer.source]])]
         if stays:
-            parts.append(np.array([scales[layer.output]]))
-    return b"".join(np.ascontiguousarray(part, np.float32).tobytes() for part in parts)
+            arrays.append(np.array([scales[layer.output]]))
+    return b"".join(np.ascontiguousarray(part, np.float32).tobytes() for part in arrays)
 
 
 def _split(layers: list[_Layer]) -> list[_Layer]:

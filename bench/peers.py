@@ -66,8 +66,8 @@ def part_peers(options: Options) -> None:
     """Times every peer on every requested network. --names also selects peers by a part of their name. Other rows stay
     as in the last run on this machine."""
     networks = [name for name in options.names if name.isidentifier() and name in _networks()] or list(NAMES)
-    parts = [name for name in options.names if name not in networks]
-    peers = [p for p in PEERS if p in (OURS, REFERENCE) or not parts or any(part in p for part in parts)]
+    patterns = [name for name in options.names if name not in networks]
+    peers = [p for p in PEERS if p in (OURS, REFERENCE) or not patterns or any(part in p for part in patterns)]
     threads = os.cpu_count() or 1
     data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     if data.get("machine") != (here := machine(options.device.name, threads)):
@@ -166,8 +166,8 @@ def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> t
         return done.stdout.strip().rpartition("\n")[2], ""
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
     # A compiler's words, which stand below those of its Python.
-    told = [line.partition(" error: ")[2].partition(" loc(")[0] for line in lines if " error: " in line]
-    reasons = told[:1] or [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
+    compiler = [line.partition(" error: ")[2].partition(" loc(")[0] for line in lines if " error: " in line]
+    reasons = compiler[:1] or [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
     return "", f"{doing}: {reasons[-1].strip().replace(str(folder), '')[:160]}"
 
 

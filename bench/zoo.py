@@ -165,8 +165,8 @@ def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
         return [outputs]
     if hasattr(outputs, "numpy"):
         return [outputs.numpy()]
-    parts = outputs.values() if isinstance(outputs, dict) else outputs
-    return [array for part in parts if part is not None for array in _arrays(part)]
+    nested = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for part in nested if part is not None for array in _arrays(part)]
 
 
 def _in_a_process(name: str, adapter: str | None, items: int) -> Row:
@@ -285,11 +285,11 @@ def table(rows: list[Row]) -> str:
 
 def _compared_with(rows: list[Row]) -> list[str]:
     """A paragraph that compares SNR with the yardstick and the predictions, if any row has them."""
-    apart = {
+    differences = {
         key: [row["snr_db"] - row[key] for row in rows if row.get("snr_db") is not None and row.get(key) is not None]
         for key in ("yardstick_db", "predicted_db")
     }
-    beside, errors = apart.values()
+    beside, errors = differences.values()
     if not beside or not errors:
         return []
     near = [sum(abs(error) <= most for error in errors) for most in (1, 2)]
@@ -327,8 +327,8 @@ def _exceptions(row: Row) -> str:
 
 
 def _differing(row: Row) -> str:
-    apart = f" of {row['elements']} (by {row['error_share']:.1e})" if row["mismatches"] else ""
-    return f"{row['mismatches']}{apart}"
+    size = f" of {row['elements']} (by {row['error_share']:.1e})" if row["mismatches"] else ""
+    return f"{row['mismatches']}{size}"
 
 
 def _others(rows: list[Row], devices: list[str]) -> list[str]:
@@ -338,9 +338,9 @@ def _others(rows: list[Row], devices: list[str]) -> list[str]:
         return []
     lines = ["", "## Other devices", "", "| device | architectures | mismatches |", "|---|---|---|"]
     for device in again:
-        there = [row for row in rows if row.get("device") == device]
-        differ = [f"{_name(row)} {_differing(row)}" for row in there if row["mismatches"]]
-        lines.append(f"| {device} | {len(there)} | {', '.join(differ) or 'none'} |")
+        own = [row for row in rows if row.get("device") == device]
+        differ = [f"{_name(row)} {_differing(row)}" for row in own if row["mismatches"]]
+        lines.append(f"| {device} | {len(own)} | {', '.join(differ) or 'none'} |")
     return lines
 
 
@@ -353,5 +353,5 @@ if __name__ == "__main__":
     parser.add_argument("name")
     parser.add_argument("--device")
     parser.add_argument("--items", type=int, default=1)
-    given = parser.parse_args()
-    print(json.dumps(measured(given.name, given.device, given.items)))
+    arguments = parser.parse_args()
+    print(json.dumps(measured(arguments.name, arguments.device, arguments.items)))

@@ -87,14 +87,14 @@ class Walk(OnnxBuilder):
                     f"{label(node)} reads {shown(name)}, which nothing before it writes: nodes must be in order and "
                     "form no circle"
                 )
-        given = [scope.values[name] if name else None for name in node.input]
-        known = all(value is not None for name, value in zip(node.input, given, strict=True) if name)
+        operands = [scope.values[name] if name else None for name in node.input]
+        known = all(value is not None for name, value in zip(node.input, operands, strict=True) if name)
         dtypes = [scope.dtypes[name] if name else 0 for name in node.input]
         found: list[tuple[str, int]] = []
         if known:
             self.source, self.hint = label(node), next(filter(None, node.output), node.op_type)
             try:
-                found = self._results(node, given, dtypes, depth)
+                found = self._results(node, operands, dtypes, depth)
             except (RefusedError, GraphError) as problem:
                 self._problem(node, str(problem))
             except Q8taError:
@@ -131,45 +131,45 @@ class Walk(OnnxBuilder):
         )
 
     def _results(
-        self, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], depth: int
+        self, node: onnx.NodeProto, operands: Sequence[str | None], dtypes: Sequence[int], depth: int
     ) -> list[tuple[str, int]]:
         """(value, dtype) of each result of a node."""
         attributes = nodes.attributes(node)
         name = nodes.full_name(node)
         if (special := SPECIAL.get(name)) is not None:
-            return special(self, node, given, dtypes, attributes)
-        arrays = [None if value is None else self.array(value) for value in given]
-        fixed = all(value is None or array is not None for value, array in zip(given, arrays, strict=True))
-        if given and fixed and self._folder.takes(node):
+            return special(self, node, operands, dtypes, attributes)
+        arrays = [None if value is None else self.array(value) for value in operands]
+        fixed = all(value is None or array is not None for value, array in zip(operands, arrays, strict=True))
+        if operands and fixed and self._folder.takes(node):
             folded = self._folder.run(node, arrays)
             return [(self.raw_constant(array), nodes.dtype_of(array)) for array in folded]
         schema = nodes.schema_of(node, self.opsets)
         results = nodes.result_dtypes(schema, node, dtypes)
         if (rule := qlinear.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:
-            args = self._arguments(node, schema, attributes, given)
+            args = self._arguments(node, schema, attributes, operands)
             values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
             values = [values] if isinstance(values, str) else values
             return [(v, self.made.get(v, t)) for v, t in zip(values, results, strict=False)]
         if name in ONNX:
             self._check_dtypes(name, dtypes, results)
-            args = self._arguments(node, schema, attributes, self._operands(name, given))
+            args = self._arguments(node, schema, attributes, self._operands(name, operands))
             if name in nodes.TABLES and dtypes[0] in STORED and arrays[1] is None:
-                assert given[0] is not None
-                return [(self._rows(node, given[0], args, dtypes[0]), dtypes[0])]
+                assert operands[0] is not None
+                return [(self._rows(node, operands[0], args, dtypes[0]), dtypes[0])]
             if results[0] in INTEGERS and name in nodes.ARITHMETIC and results[0] in dtypes:
                 return [(self._small_integers(name, args, results[0]), results[0])]
-            values = self._kept(name, ONNX[name][1](self, args), results)
+            values = self._noted(name, ONNX[name][1](self, args), results)
             return list(zip(values, results, strict=False))
-        return self._function(node, schema, given, dtypes, depth)
+        return self._function(node, schema, operands, dtypes, depth)
 
-    def _operands(self, name: str, given: Sequence[str | None]) -> list[str | None]:
+    def _operands(self, name: str, operands: Sequence[str | None]) -> list[str | None]:
         """Operands for an importer function: stored integers of one quantization for operators that move or compare
         them, else integers as float32 numbers."""
         moves = isinstance(ONNX[name][0].int8, Moves | Monotonic) and name != "Pad"
-        stored = {self.quantization(v) for v in given if v is not None and v not in self.raw}
+        stored = {self.quantization(v) for v in operands if v is not None and v not in self.raw}
         if moves and len(stored) == 1:
-            return list(given)
-        return [v if v is None or v in self.raw else self.numbers(v) for v in given]
+            return list(operands)
+        return [v if v is None or v in self.raw else self.numbers(v) for v in operands]
 
     def _rows(self, node: onnx.NodeProto, x: str, args: Mapping[str, Any], dtype: int) -> str:
         """Gathers rows of stored integers at computed indices. A constant table is stored at the scale at which the
@@ -184,8 +184,8 @@ class Walk(OnnxBuilder):
         rows = str(ONNX[nodes.full_name(node)][1](self, {**args, "inputs": inputs}))
         return self.stored(rows, stored, dtype, stored.range)
 
-    def _kept(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
-        """An operator's results; bools that it computes are stored as such."""
+    def _noted(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
+        """Results of an importer function. Notes the ONNX dtypes of moved integers; stores computed bools as int8."""
         values = [found] if isinstance(found, str) else found
         if isinstance(ONNX[name][0].int8, Moves | Monotonic):
             for value, dtype in zip(values, results, strict=False):
@@ -221,10 +221,10 @@ class Walk(OnnxBuilder):
         node: onnx.NodeProto,
         schema: onnx.defs.OpSchema | None,
         attributes: Mapping[str, Any],
-        given: Sequence[str | None],
+        operands: Sequence[str | None],
     ) -> dict[str, Any]:
         defaults = nodes.defaults(schema) if schema is not None else {}
-        inputs = list(given)
+        inputs = list(operands)
         if schema is not None and not nodes.is_variadic(schema):
             inputs += [None] * (len(schema.inputs) - len(inputs))
         return {
@@ -240,7 +240,7 @@ class Walk(OnnxBuilder):
         self,
         node: onnx.NodeProto,
         schema: onnx.defs.OpSchema | None,
-        given: Sequence[str | None],
+        operands: Sequence[str | None],
         dtypes: Sequence[int],
         depth: int,
     ) -> list[tuple[str, int]]:
@@ -251,14 +251,14 @@ class Walk(OnnxBuilder):
             raise RefusedError("this operator is not known: no operator of this name is in the table")
         types = [
             onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value)) if value is not None else onnx.TypeProto()
-            for value, dtype in zip(given, dtypes, strict=True)
+            for value, dtype in zip(operands, dtypes, strict=True)
         ]
         body = nodes.body_of(node, schema, self.opsets[nodes.domain_of(node)], types)
         if body is None or depth >= DEEPEST:
             raise RefusedError("this operator is not supported")
         scope = Scope()
         for i, name in enumerate(body.input):
-            value = given[i] if i < len(given) else None
+            value = operands[i] if i < len(operands) else None
             if value is not None:
                 self.define(scope, name, value, dtypes[i])
         before, at = dict(self.problems), self.source
