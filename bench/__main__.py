@@ -1,7 +1,7 @@
 """Measures kernels and whole networks: `python -m bench PART... [options]`.
 
-GPU times are medians by timestamp queries after a warm-up, and what one line compares was timed in turns: compare
-figures of one run, never with another run's. Parts run in the order given.
+GPU times are medians by timestamp queries after a warm-up. Figures in one line were timed in turns. Compare only
+figures of one run. Parts run in the order of the arguments.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
 
 
 def main() -> None:
-    """Runs the parts asked for."""
+    """Runs the requested parts."""
     listed = "\n".join(f"  {name:<24}{text}" for name, (_, _, text) in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     args = parser.parse_args()
-    names = [name for given in args.names for name in given.split(",")]
+    names = [name for listed in args.names for name in listed.split(",")]
     numbers = args.count, args.jobs, args.sets, args.items
     options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)
     results = Results()

@@ -1,5 +1,6 @@
-"""How much of a network's quality int8 keeps: our quantizer beside XNNPACK's and X86Inductor's, all through this
-runtime's reference, on data that nobody calibrated on."""
+"""Measures the quality that small trained networks keep in int8, by our quantizer, XNNPACK's and X86Inductor's.
+
+All run on this library's reference, with inputs that were not used for calibration."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from bench.yardstick import yardstick
 from q8ta_wgpu.progress import through
 
 CALIBRATION = 2
-"""Batches of the size that the test is run in, of one set to calibrate with."""
+"""Batches in one set of calibration data, each of the size of a test batch."""
 
 LARGEST = 300
-"""Inputs that are run at once."""
+"""Limit of inputs in a batch."""
 
 REASON = 8
-"""Words of an error that are shown."""
+"""Limit of words of an error that are shown."""
 
 TABLE = Path("docs/accuracy.md")
 
@@ -65,7 +66,7 @@ Here *ours above* is the difference to the yardstick.
 """
 
 DRAWS = 100
-"""Of inputs from the test and of sets to calibrate with, with repetitions, for a standard error."""
+"""Bootstrap samples of test inputs and calibration sets for a standard error."""
 
 TRIED = """
 ## What the quantizer gains by
@@ -89,7 +90,7 @@ with more than 512 inputs for an output, or with too few samples, round weights 
 
 
 def xnnpack() -> Any:
-    """As ExecuTorch's users have it."""
+    """torchao's quantizer of ExecuTorch's XNNPACK backend, as users configure it."""
     from torchao.testing.pt2e import _xnnpack_quantizer as found
 
     with warnings.catch_warnings():
@@ -98,7 +99,7 @@ def xnnpack() -> Any:
 
 
 def x86() -> Any:
-    """Of torch.compile on a CPU."""
+    """torchao's quantizer for torch.compile on CPUs."""
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as found
 
     return found.X86InductorQuantizer().set_global(found.get_default_x86_inductor_quantization_config())
@@ -106,11 +107,11 @@ def x86() -> Any:
 
 Inputs = tuple[Tensor, ...]
 Runner = Callable[[nn.Module, Sequence[Inputs]], Callable[..., Any]]
-"""(module, batches to calibrate with) → what computes as the module does, with rounding."""
+"""(module, calibration batches) → a callable that computes like the module, but quantized."""
 
 
 def by(quantizer: Callable[[], Any]) -> Runner:
-    """The integer arithmetic of what a quantizer makes of a module, through the numpy reference."""
+    """Quantizes by a quantizer, and runs the integers on the numpy reference."""
 
     def run(module: nn.Module, batches: Sequence[Inputs]) -> Callable[..., Any]:
         model = q8.compile(q8.quantize(module, batches[0], batches, quantizer(), progress=False))
@@ -129,49 +130,51 @@ QUANTIZERS: Mapping[str, Runner] = {
 
 
 def exact(name: str, count: int) -> Array:
-    """What a network of the suite makes of inputs of the test in float."""
+    """Outputs of a network of the suite for test inputs, in float32."""
     with torch.no_grad():
         return _one(trained(name)(*inputs(name, True, count)[0]))
 
 
 def outputs(name: str, runner: Runner, number: int, count: int) -> Array:
-    """What a network of the suite makes of inputs of the test in int8, calibrated with the set of this number."""
+    """Outputs of a network of the suite for test inputs, calibrated with set `number`."""
     arguments = inputs(name, True, count)[0]
-    parts = list(zip(*(x.chunk(-(-count // LARGEST)) for x in arguments), strict=True))
+    chunks = list(zip(*(x.chunk(-(-count // LARGEST)) for x in arguments), strict=True))
     seeds = range(CALIBRATION * number, CALIBRATION * (number + 1))
-    batches = [inputs(name, False, len(parts[0][0]), seed=seed)[0] for seed in seeds]
+    batches = [inputs(name, False, len(chunks[0][0]), seed=seed)[0] for seed in seeds]
     run = runner(trained(name), batches)
-    return np.concatenate([_one(run(*part)) for part in parts])
+    return np.concatenate([_one(run(*chunk)) for chunk in chunks])
 
 
 def _one(found: Any) -> Array:
-    """The output; several side by side."""
+    """One array of all outputs; several are flattened and concatenated."""
     arrays = [np.asarray(each) for each in pytree.tree_leaves(found)]
     return arrays[0] if len(arrays) == 1 else np.concatenate([x.reshape(len(x), -1) for x in arrays], -1)
 
 
 def signal_to_noise(found: Array, exact: Array) -> float:
-    """Of outputs against float, in dB."""
+    """Signal-to-noise ratio of outputs against the exact ones, in dB."""
     noise, signal = (float((x.astype(np.float64) ** 2).sum()) for x in (exact - found, exact))
     return 10 * float(np.log10(signal / max(noise, EQUAL * signal)))
 
 
 EQUAL = 1e-10
-"""The least noise that is counted, of the signal's power: 100 dB."""
+"""Lower bound of the noise, relative to the signal's power: at most 100 dB."""
 
 Measure = Callable[[Array, Array], float]
-"""(outputs, truth) → how good they are, more is better."""
+"""(outputs, truth) → score, larger is better."""
 
 
 def mean_of(measure: Measure, found: Sequence[Array], truth: Array) -> float:
-    """Over the outputs for several sets of calibration data."""
+    """The mean score over several sets of calibration data."""
     return float(np.mean([measure(each, truth) for each in found]))
 
 
 def standard_error(measure: Measure, first: Sequence[Array], second: Sequence[Array], truth: Array) -> float:
-    """Of the difference of two means of a measure over the same sets of calibration data and the same inputs: the
-    bootstrap of both at once (Owen, The Pigeonhole Bootstrap, 2007). Of few sets one less is drawn than there are, by
-    which their variance is that of a sample (Rao and Wu, 1988)."""
+    """Standard error of the difference of two mean scores over the same calibration sets and inputs.
+
+    Both sets and inputs are resampled (Owen, The Pigeonhole Bootstrap, 2007). Of the few sets, one less is drawn than
+    there are, which makes the variance unbiased (Rao and Wu, 1988).
+    """
     rng, differences = np.random.default_rng(0), []
     for _ in range(DRAWS):
         i = rng.integers(len(truth), size=len(truth))
@@ -182,7 +185,7 @@ def standard_error(measure: Measure, first: Sequence[Array], second: Sequence[Ar
 
 
 Found = Sequence[Array] | str
-"""Outputs for each set of calibration data, or why there are none."""
+"""Outputs for each set of calibration data, or an error message."""
 
 
 def _found(name: str, runner: Runner, sets: int) -> Found:
@@ -193,7 +196,7 @@ def _found(name: str, runner: Runner, sets: int) -> Found:
 
 
 def _cells(measure: Measure, found: Mapping[str, Found], others: Sequence[str], truth: Array, digits: int) -> list[str]:
-    """The means of every quantizer, and by how much ours is above the best of the others."""
+    """The mean score of each quantizer, and the difference of ours to the best of the others."""
     means = {name: mean_of(measure, each, truth) for name, each in found.items() if not isinstance(each, str)}
     cells = [f"{means[name]:.{digits}f}" if name in means else str(each) for name, each in found.items()]
     best = max((name for name in others if name in means), key=means.__getitem__, default="")
@@ -204,7 +207,7 @@ def _cells(measure: Measure, found: Mapping[str, Found], others: Sequence[str], 
 
 
 def part_accuracy(options: Options) -> None:
-    """Prints the rows, and writes the tables where all networks were asked for."""
+    """Prints the rows, and writes the page if all networks were requested."""
     scores, noise = [], []
     for name in through(options.names or TASKS, "accuracy"):
         task = TASKS[name]

@@ -1,8 +1,8 @@
-"""Architectures that people bring, with random weights, and their inputs: a table for each library.
+"""Architectures of popular libraries, with random weights, and their inputs: a table for each library.
 
-In these, text is given as embeddings, a timestep as a float (0 to 1000, or 0 to 1 where the network multiplies it), and
-lengths and positions are constants; `bench.texts` has those that begin with integers. Of a network that ends in a
-log_softmax, or packs sequences, a part is taken.
+Here text inputs are embeddings, a timestep is a float (0 to 1000, or 0 to 1 if the network scales it), and lengths and
+positions are constants; `bench.texts` has networks with integer inputs. Of networks that end in a log_softmax, or pack
+sequences, only a submodule is used.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ SEGMENTATION = """
     PSPNet.resnet18 DeepLabV3.resnet18 DeepLabV3Plus.mobilenet_v2 PAN.resnet18 UPerNet.tu-convnext_atto
     Segformer.mit_b0 DPT.tu-vit_tiny_patch16_224
 """
-"""Architectures of segmentation_models_pytorch, each with an encoder."""
+"""Architectures of segmentation_models_pytorch, and the encoder of each."""
 
 IMAGE = {"sample": (1, 3, 32, 32)}
 LATENTS = {"hidden_states": (1, 4, 16, 16)}
@@ -99,7 +99,7 @@ TRANSFORMER = {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers":
 DIT = {**TRANSFORMER, "in_channels": 4, "out_channels": 4}
 
 DIFFUSERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    # network: options that make it small, arguments of forward (`bench.builders.given` says which are inputs)
+    # network: options that make it small, arguments of forward (`bench.builders.positional` says which are inputs)
     "AutoencoderKL": ({**BLOCKS, **CODERS}, IMAGE),
     "AutoencoderTiny": ({}, IMAGE),
     "VQModel": ({**BLOCKS, **CODERS}, IMAGE),
@@ -341,7 +341,7 @@ RNNT = {
 }
 
 TORCHAUDIO: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
-    # name, and which part of the network behind a dot: network, options that make it small, arguments of forward
+    # name, after a dot the submodule that is used: network, options that make it small, arguments of forward
     "Wav2Letter.acoustic_model": ("Wav2Letter", {}, {"input": (1, 1, 16000)}),
     "Wav2LetterMFCC.acoustic_model": (
         "Wav2Letter",

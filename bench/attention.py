@@ -1,5 +1,4 @@
-"""Attention in one dispatch by every kernel: the heads of vision transformers, and those of a decoder that reads and
-writes text with a cache."""
+"""Times attention in one dispatch with every kernel: heads of vision transformers, and of a decoder with a cache."""
 
 from __future__ import annotations
 
@@ -16,13 +15,14 @@ WHOLE = ((32, 12, 197, 64), (1, 12, 197, 64), (4, 12, 577, 64), (256, 4, 49, 32)
 """Batch, heads, tokens, elements of a head."""
 
 CACHED = ((0, 512), (512, 512), (0, 64), (100, 1), (1023, 1))
-"""The place of the first query in a cache of CACHE keys, and how many there are."""
+"""Position of the first query in a cache of CACHE keys, and number of queries."""
 
 CACHE, HEADS, SHARED, DEPTH = 1024, 32, 8, 64
 
 
 def cached(queries: int) -> Graph:
-    """Attention of queries side by side, the heads of a linear's result, to a cache, with a mask."""
+    """Attention with queries from a linear's result, whose heads are side by side, keys and values from a cache, and a
+    mask."""
     rows, keys = HEADS * DEPTH, (0, SHARED * CACHE * DEPTH, CACHE * DEPTH, DEPTH)
     graph = attention(1, HEADS, queries, DEPTH)
     (node,) = graph.nodes
@@ -37,13 +37,13 @@ def cached(queries: int) -> Graph:
 
 
 def causal(first: int, queries: int) -> Array:
-    """The words of a mask that leaves each query the keys up to its own."""
+    """The words of a causal mask for `queries` queries from position `first` on."""
     taken = np.arange(CACHE)[None] <= first + np.arange(queries)[:, None]
     return np.ascontiguousarray(taken.astype(np.int8)).reshape(-1).view("<u4")
 
 
 def part_attention(options: Options) -> None:
-    """Median microseconds of each kernel, the chosen one marked."""
+    """Prints median microseconds of each kernel, and marks the one that layout sync chooses."""
     cases: list[tuple[str, Graph, Array | None]] = [
         (f"{b} x {h} heads of {t} x {d}", attention(b, h, t, d), None) for b, h, t, d in WHOLE
     ]

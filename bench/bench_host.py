@@ -1,9 +1,9 @@
-"""What the host adds to a run: a chain of 60 dispatches so small that recording, submitting and reading back count.
+"""Times the host's share of a run: 60 dispatches so small that recording, submitting and reading back dominate.
 
-`python -m pytest bench/bench_host.py` times, on the best Vulkan adapter of each engine: a call, the same through public
-methods of the engine's package, a stream, and the parts of a call. Compare the rows of one engine. On a software
-adapter what the device takes for the dispatches is the larger part of the first two, and a stream gains nothing: its
-queue waits where a GPU's does not.
+`python -m pytest bench/bench_host.py` times, on the best Vulkan adapter of each engine: a call, the same through the
+public methods of the engine's package, a stream, and the steps of a call. Compare only rows of one engine. On a
+software adapter the dispatches take most of the time of the first two. A stream gains nothing there, since the queue
+runs on the same cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STREAMED = 16
 
 
 def chain() -> Model:
-    """Quantize, tables and additions in turn, dequantize."""
+    """A graph: quantize, tables and additions in turn, dequantize."""
     last = DISPATCHES - 1
     graph = Graph(inputs=["x"], outputs=["y"])
     graph.types = {"x": TensorType(SHAPE), "y": TensorType(SHAPE)}

@@ -1,7 +1,7 @@
-"""Every kernel over the cases of the operator table, as the layout pass would run it: recording, running, reading back.
+"""Times every kernel on the test cases of its operator: recording, running, reading back.
 
-`python -m pytest bench/bench_kernels.py` times them on the best adapter; the sizes are the tests' (small), so this
-shows the cost of a dispatch and regressions of it. `python -m bench` times kernels at sizes where rates count.
+`python -m pytest bench/bench_kernels.py` runs on the best adapter. The sizes are small, so this shows regressions of
+the cost of a dispatch. `python -m bench` times kernels at realistic sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layout sync on whole networks: estimated cost, transitions and bytes under each policy, and the time it takes.
+"""Layout sync on whole networks: estimated cost, transitions and bytes under each policy, and planning time.
 
 Prints a table for our operators and one for ExecuTorch Vulkan's constraints, and draws time over nodes to
 out/layout_time.png.
@@ -34,7 +34,7 @@ from tests.networks import NETWORKS, example_input
 REAL = ("resnet50", "mobilenet_v2", "mobilenet_v3", "refinenet", "unet", "shufflenet", "transformer")
 NODES = (40, 100, 200, 400, 800, 1200, 1600, 2000)
 MORE_CALLS = 1.1
-"""How many times as many calls as linear growth makes are still taken for linear: 1.00 was counted."""
+"""Growth of the number of calls that still counts as linear, relative to linear growth; 1.00 was measured."""
 
 OUT = Path(__file__).parent.parent / "out"
 SLACK = 1 + 1e-9
@@ -59,7 +59,7 @@ def cells(found: LayoutReport, plan: Plan) -> str:
 
 
 def explained(plan: Plan, other: Plan) -> list[str]:
-    """The three values for which a plan pays most beyond what another does: kernels, layouts and the difference."""
+    """The three values for which a plan costs most more than another one: kernels, layouts and the difference."""
     costs: list[dict[str, tuple[float, str]]] = []
     for each in (plan, other):
         costs.append({})
@@ -87,7 +87,7 @@ def test_time(benchmark: BenchmarkFixture, name: str, policy: str) -> None:
 
 
 def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Optimal is never above greedy or the best single layout; where greedy is above that, it says on which nodes."""
+    """Optimal never costs more than greedy or the best single layout. Prints the nodes on which greedy costs more."""
     group = f"{'MB':>9} {'n':>3} {'moved':>7} {'fre':>3}"
     lines = [
         f"{'':<14}{'nodes':>5}  {'optimal':<25} {'greedy':<25} best single layout",
@@ -111,7 +111,7 @@ def test_no_transition_is_left_between_int8_operators(name: str) -> None:
 
 
 def test_upstreams_constraints(capsys: pytest.CaptureFixture[str]) -> None:
-    """ET-VK's table: before and since view and clone take packed layouts, and with a free choice of kernel."""
+    """Costs under ET-VK's constraints: before and after view and clone took packed layouts, and with any kernel."""
     lines = [f"{'':<14}{'greedy before':>18} {'greedy since':>18} {'optimal':>18} {'kernels free':>18}"]
     for name, make in NEUTRAL.items():
         graph = make()
@@ -128,8 +128,8 @@ def test_upstreams_constraints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_time_is_linear(capsys: pytest.CaptureFixture[str]) -> None:
-    """Calls of functions are counted: a busy machine changes none of them. What a call does in a list that it goes
-    through is seen in time alone, of which only what is nearer to quadratic than to linear counts. Times are drawn to
+    """Planning time grows linearly. Function calls are counted, since a busy machine does not change them. Time, which
+    also shows loops within a call, must only be nearer to linear than to quadratic. It is drawn to
     out/layout_time.png."""
     graphs = {nodes: deep_graph(nodes // 4) for nodes in NODES}
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -152,7 +152,7 @@ def test_time_is_linear(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def seconds(graphs: Mapping[int, Graph], policy: str) -> dict[int, float]:
-    """Of each graph, the least of five: all sizes in turns, so that what else runs slows all of them."""
+    """The least of five planning times of each graph. Sizes are timed in turns, so that other work slows all alike."""
     least = dict.fromkeys(graphs, math.inf)
     for _ in range(5):
         for nodes, graph in graphs.items():

@@ -1,6 +1,7 @@
-"""Device memory of whole networks, int8 and float32, without a device: `python -m pytest bench/bench_memory.py`.
+"""Computes the device memory of whole networks in int8 and float32: `python -m pytest bench/bench_memory.py`.
 
-Peak = the buffer slots that activations share, constants and uniforms: all that a session allocates but for staging.
+No device is needed. Peak = the buffer slots that activations share, constants and uniforms: everything that a session
+allocates but staging.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.networks import NETWORKS, example_input
 NAMES = ("resnet50", "mobilenet_v2", "mobilenet_v3", "shufflenet", "unet", "refinenet", "subpixel", "transformer")
 TARGET = replace(BASELINE, name="a desktop GPU", binding_size=1 << 31)
 GOAL, LIMIT = 0.30, 0.36
-"""What int8 should take of the same network's float32, and what none may exceed."""
+"""Memory in int8 as a share of that in float32: the goal, and the limit for every network."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class Memory:
     """Bytes of one program.
 
     Attributes:
-        tensors: sum of all activations, each in a buffer of its own; values: how many there are.
-        slots: sum of the buffers they share; buffers: how many there are.
-        inputs: what the inputs, float32 as callers hand them over, are of that.
-        constants: weights as uploaded, and uniforms; stored: the weights as a file holds them.
+        tensors: sum of all activations, if each had a buffer of its own; values: their number.
+        slots: sum of the buffers that they share; buffers: their number.
+        inputs: the part of slots for float32 inputs.
+        constants: weights as uploaded, and uniforms; stored: weights as in a file.
     """
 
     tensors: int
@@ -107,6 +108,6 @@ def test_int8_is_small(name: str) -> None:
 
 
 def test_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the table; where the goal is missed it says by what. The last: by now all are built."""
+    """Prints the table, and by what a network misses the goal. Runs last, after all networks were built."""
     with capsys.disabled():
         print("\n" + "\n".join(_lines()))

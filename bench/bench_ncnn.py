@@ -1,9 +1,9 @@
-"""Three networks, one image, numpy to numpy, beside ncnn's Vulkan kernels and PyTorch's CPU: one table.
+"""Three networks on one image, numpy to numpy, in this library, ncnn's Vulkan kernels and PyTorch on the CPU.
 
-`pip install -r bench/requirements.txt && python -m pytest bench/bench_ncnn.py` on the best adapter, which on a machine
-without a GPU is lavapipe, for ncnn and this library alike. Every round runs each engine once; compare the medians
-of one network. CPU milliseconds, of all threads, are steadier where other programs run; on a GPU they say
-what the host does. An int8 target that is missed is printed with the dispatches that take the time.
+`pip install -r bench/requirements.txt && python -m pytest bench/bench_ncnn.py` runs on the best adapter. Without a GPU
+that is lavapipe, for ncnn and this library alike. Each round runs each engine once; compare medians of one network. CPU
+milliseconds, of all threads, are steadier if other programs run; on a GPU they show the host's work. A missed int8
+target is printed with the slowest dispatches.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tests.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
 ROUNDS, FEWEST, LONG = 5, 3, 5e3
-"""Rounds, and how many an engine takes part in whose warm-up took more than LONG milliseconds."""
+"""Rounds, and rounds for an engine whose warm-up took more than LONG milliseconds."""
 
 TARGET = 2.3
-"""How many times as fast as ncnn's int8 this library's should be."""
+"""Target of the speed-up over ncnn's int8."""
 
 LEAST_COSINE = 0.98
 OURS, OURS_FLOAT = "int8", "float32"
 NCNN = {"ncnn int8, float16": (True, True), "ncnn int8, float32": (True, False), "ncnn float32": (False, False)}
-"""Engine -> (int8, whether ncnn may keep the rest in float16)."""
+"""Engine -> (int8, whether ncnn may use float16 for the rest)."""
 
 TORCH = "torch CPU float32"
 Engine = Callable[[Array], Array]
@@ -42,7 +42,7 @@ Engine = Callable[[Array], Array]
 
 @pytest.fixture(scope="module")
 def ncnn_version() -> str:
-    """The version of ncnn; skips where it is not installed."""
+    """The version of ncnn; skips the test if it is not installed."""
     module = pytest.importorskip("ncnn", reason="ncnn is not installed: pip install -r bench/requirements.txt")
     if module.get_gpu_count() == 0:
         pytest.skip("ncnn finds no Vulkan device on this machine")
@@ -63,7 +63,7 @@ def all_cores() -> Iterator[None]:
 def test_beside_ncnn(
     benchmark: BenchmarkFixture, name: str, vulkan: Device, ncnn_version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ncnn's results, its own quantization included, point where torch's do: all engines do the same work."""
+    """Results of all engines, including ncnn's own quantization, are close to torch's: all do the same work."""
     from bench.ncnn_net import convert
     from bench.ncnn_run import NcnnNet
 

@@ -1,6 +1,6 @@
-"""Whole networks, numpy to numpy, beside the same network in float32 through this library and through PyTorch's CPU.
+"""Times whole networks, numpy to numpy: int8 and float32 in this library, and PyTorch on the CPU.
 
-`python -m pytest bench/bench_networks.py` prints them in one table: compare the rows of one network.
+`python -m pytest bench/bench_networks.py` prints one table. Compare only rows of one network.
 """
 
 from __future__ import annotations

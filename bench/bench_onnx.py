@@ -1,4 +1,4 @@
-"""All of onnx's node tests, on the reference: how many pass, are refused by name, or fail."""
+"""Runs all node tests of the package onnx on the reference, and counts those that pass, are refused, or fail."""
 
 from __future__ import annotations
 

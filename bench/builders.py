@@ -1,5 +1,6 @@
-"""Networks of `bench.architectures` with random weights: how each library makes them, their inputs, and what wakes
-those that are idle before they are trained."""
+"""Builds the networks of `bench.architectures` with random weights, and their inputs.
+
+Before training, the outputs of some networks hardly depend on the inputs: `wake` changes their weights."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from bench.architectures import DIFFUSERS, TORCHAUDIO, TRANSFORMERS
 from bench.texts import BAGS, TEXTS, TIMESTEP, Integers
 
 SIZES = (64, 96, 128, 224)
-"""Sides of the images that are tried, before a network's own."""
+"""Sizes of square images that are tried before a network's own size."""
 
 
 def _torchvision(name: str) -> Any:
@@ -29,18 +30,19 @@ def _timm(name: str) -> Any:
     return timm.create_model(name, pretrained=False)
 
 
-def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
-    """A module with positional inputs that returns a network's first output, or all where it gives a list.
+def positional(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
+    """A module with positional inputs that returns a network's first output; all outputs if they are no tuple.
 
     Args:
         network: a module whose forward takes keywords.
-        arguments: of its forward. A tuple is the shape of an input, an empty one an image's; Integers are an input of
-            int64; a range is what a timestep lies in, an input of one element; a list is a constant tensor.
+        arguments: arguments of its forward. A tuple is the shape of an input; an empty one stands for an image.
+            Integers are an int64 input. A range is an input of one element, a timestep within it. A list is a constant
+            tensor. Other values are passed as they are.
         torch: the module.
     """
     inputs = [name for name, value in arguments.items() if isinstance(value, (tuple, range))]
 
-    class Given(torch.nn.Module):  # type: ignore[misc]
+    class Positional(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -51,11 +53,11 @@ def given(network: Any, arguments: Mapping[str, Any], torch: Any) -> Any:
             outputs = self.network(**dict(zip(inputs, values, strict=True)), **fixed)
             return outputs[0] if isinstance(outputs, tuple) else outputs
 
-    return Given()
+    return Positional()
 
 
 def _transformers(name: str) -> Any:
-    """A small network of the family: the shape of its blocks is what is tested."""
+    """A small network of a family in transformers: its blocks are tested, not its size."""
     import torch
     import transformers
 
@@ -68,11 +70,11 @@ def _transformers(name: str) -> Any:
         options |= {"backbone": None, "use_timm_backbone": False, "backbone_config": inner}
     config = getattr(transformers, configuration)(**options)
     inputs = {"inputs_embeds": (1, 16, config.hidden_size)} if "Bert" in name else {"pixel_values": ()}
-    return given(getattr(transformers, network)(config), {**inputs, "return_dict": False}, torch)
+    return positional(getattr(transformers, network)(config), {**inputs, "return_dict": False}, torch)
 
 
 def _text(name: str) -> Any:
-    """A small network that begins with integers, without the cache that it could return."""
+    """A small network of transformers with integer inputs; it does not return a cache."""
     import torch
     import transformers
 
@@ -80,7 +82,7 @@ def _text(name: str) -> Any:
     network = getattr(transformers, name)
     module = network(network.config_class(**options))
     fixed = {"use_cache": False} if "use_cache" in inspect.signature(network.forward).parameters else {}
-    return given(module, {**arguments, **fixed, "return_dict": False}, torch)
+    return positional(module, {**arguments, **fixed, "return_dict": False}, torch)
 
 
 def _segmentation(name: str) -> Any:
@@ -99,21 +101,21 @@ def _diffusers(name: str) -> Any:
     fixed: dict[str, Any] = {} if name == "T2IAdapter" else {"return_dict": False}
     if integer:
         fixed["timestep"] = TIMESTEP
-    return given(getattr(diffusers, name)(**options), {**arguments, **fixed}, torch)
+    return positional(getattr(diffusers, name)(**options), {**arguments, **fixed}, torch)
 
 
 def _torchaudio(name: str) -> Any:
-    """A network, or that part of it which the name gives behind a dot."""
+    """A network of torchaudio, or the submodule that the name has after a dot."""
     import torch
     import torchaudio
 
     network, options, arguments = TORCHAUDIO[name]
     whole = getattr(torchaudio.models, network, None) or getattr(torchaudio.models.rnnt, network)
-    return given(whole(**options).get_submodule(name.partition(".")[2]), arguments, torch)
+    return positional(whole(**options).get_submodule(name.partition(".")[2]), arguments, torch)
 
 
 def _recommender(name: str) -> Any:
-    """DLRM (Naumov et al. 2019): bags of categories and dense features, their products by pairs, two MLPs."""
+    """DLRM (Naumov et al. 2019): bags of categories and dense features, their pairwise products, two MLPs."""
     import torch
 
     class Dlrm(torch.nn.Module):
@@ -145,7 +147,7 @@ BUILDERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def drawn(shapes: Iterable[Any], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
-    """Random inputs: normal ones of each shape, numbers between the ends of each range, integers below their limit."""
+    """Random inputs: normal numbers of each shape, uniform ones in each range, integers below their limit."""
     generator = torch.Generator().manual_seed(seed)
 
     def one(shape: Any) -> Any:
@@ -160,7 +162,7 @@ def drawn(shapes: Iterable[Any], seed: int, torch: Any, batch: int = 1) -> tuple
 
 
 def example_inputs(module: Any, torch: Any) -> tuple[Any, ...]:
-    """Random inputs: the network's own, or an image of the smallest size that it takes."""
+    """Random inputs of the network's shapes, or an image of the smallest size that it accepts."""
     if shapes := getattr(module, "shapes", None):
         return drawn(shapes, 0, torch)
     own = (getattr(module, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[-1]
@@ -169,32 +171,32 @@ def example_inputs(module: Any, torch: Any) -> tuple[Any, ...]:
         try:
             with torch.no_grad():
                 module(*inputs)
-        except Exception:  # whatever a network says about a size that it does not take
+        except Exception:  # networks raise various errors for unsupported sizes
             continue
         return inputs
     raise ValueError(f"no input size among {SIZES} and {own} fits")
 
 
 def other_inputs(module: Any, inputs: tuple[Any, ...], seed: int, torch: Any, batch: int = 1) -> tuple[Any, ...]:
-    """Other inputs like those of a network."""
+    """Other random inputs of the same shapes."""
     return drawn(getattr(module, "shapes", None) or [x.shape for x in inputs], seed, torch, batch)
 
 
 LEAST = 0.01
-"""By how much the outputs of two inputs differ at least in a network that says something of int8."""
+"""The outputs for two inputs must differ by so much, or a network is idle, and quantizing it would prove nothing."""
 
 
 def is_idle(module: Any, inputs: tuple[Any, ...], torch: Any) -> bool:
-    """Whether what a network gives hardly depends on its inputs: many do before they are trained, since batch norms
-    that know no statistics let values shrink from layer to layer, and heads and scales of layers begin at zero."""
+    """Whether a network's output hardly depends on its inputs. Many untrained networks are so: batch norms without
+    statistics let values shrink from layer to layer, and some heads and layer scales are initialized with zeros."""
     with torch.no_grad():
         first, second = (_first(module(*values)) for values in (inputs, other_inputs(module, inputs, 1, torch)))
     return not float((first - second).abs().max()) >= LEAST
 
 
 def wake(module: Any, inputs: tuple[Any, ...], torch: Any) -> None:
-    """Gives the weights of an idle network that are zero, or nearly so, usual sizes, factors of channels (which a
-    library draws around zero as it does weights) too, and its batch norms the statistics of random inputs."""
+    """Reinitializes weights of an idle network that are almost zero, and sets its batch norms' statistics from random
+    inputs. Factors of channels become 0.5 on average, since a library initializes them around zero, as weights."""
     norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -203,7 +205,7 @@ def wake(module: Any, inputs: tuple[Any, ...], torch: Any) -> None:
                 torch.nn.init.trunc_normal_(parameter, 0.5 if factors else 0.0, 0.05)
         for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # the mean of what is met
+            norm.momentum = None  # statistics are then the mean over all batches
             norm.train()
         if norms:
             module(*other_inputs(module, inputs, 2, torch, batch=8))

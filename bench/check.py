@@ -1,4 +1,4 @@
-"""Bytes against the numpy reference: every kernel on real layer shapes, and saved models."""
+"""Compares bytes with the numpy reference: every kernel on shapes of real layers, and saved models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from q8ta_wgpu.session.inputs import from_words, words
 
 
 def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:
-    """Elements of a kernel's result that differ from the reference."""
+    """Number of elements of a kernel's result that differ from the reference."""
     program = build(graph, device.target, plan_for(graph, kernel))
     executor = Executor(program, device)
     try:
@@ -31,7 +31,7 @@ def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, in
 
 
 def part_kernels(options: Options) -> None:
-    """0 mismatches for every kernel on real layer shapes."""
+    """Checks that every kernel has 0 mismatches on shapes of real layers."""
     device = options.device
     shapes: dict[str, Graph] = {
         "7x7 s2 3->64": conv((1, 3, 112, 112), 64, 7, 2),
@@ -85,7 +85,7 @@ def differing(model: q8.Model, device: Device, seed: int) -> tuple[str, int, int
 
 
 def part_models(options: Options) -> None:
-    """Saved models against the reference, two inputs each; exits with 1 where an exact model differs."""
+    """Compares saved models with the reference on two inputs each; exits with 1 if an exact model differs."""
     total = 0
     for path in sorted(options.models.glob("*.q8ta")):
         model = q8.load(path)

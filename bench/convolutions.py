@@ -1,6 +1,6 @@
-"""Convolution variants against each other: grouped, transposed, im2col, first layers that read a float image.
+"""Compares kernels of convolutions: grouped, transposed, im2col, first layers that read a float image.
 
-Kernels of one shape are timed in turns, so that a machine that others use disturbs all of them alike.
+Kernels of one shape are timed in turns, so that other work on the machine slows all of them alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCHES = (1, 32)
 
 
 def compare(device: Device, name: str, graph: Graph) -> None:
-    """Prints every kernel of a graph's node, fastest first, beside the general one."""
+    """Prints the time of every kernel of a graph's node, fastest first, and its speed-up over the general one."""
     kernels = candidates(graph, device)
     found = compared({kernel.name: load(graph, device, plan_for(graph, kernel)) for kernel in kernels})
     general = next(us for label, us in found.items() if label.endswith(".direct"))
@@ -45,12 +45,12 @@ GROUPED: tuple[tuple[int, int, int, int, int, int], ...] = (
     (60, 240, 28, 1, 1, 3),
     (96, 256, 27, 5, 1, 2),
 )
-"""ResNeXt-50 32x4d's 3x3 convolutions (Xie et al. 2017), two of ShuffleNet's 1x1 (Zhang et al. 2018), the second of
-AlexNet."""
+"""ResNeXt-50 32x4d's 3x3 convolutions (Xie et al. 2017), two of ShuffleNet's 1x1 (Zhang et al. 2018), and AlexNet's
+second."""
 
 
 def part_grouped(options: Options) -> None:
-    """Grouped convolutions by strips and by the general kernel."""
+    """Times grouped convolutions with the strip kernels and the general kernel."""
     device = options.device
     for batch in options.batches or BATCHES:
         for inputs, outputs, size, kernel, stride, groups in GROUPED:
@@ -75,7 +75,7 @@ and FSRCNN's last layer (Dong et al. 2016)."""
 
 
 def part_transposed(options: Options) -> None:
-    """Transposed convolutions by tiled products and by the general kernel."""
+    """Times transposed convolutions as tiled products and with the general kernel."""
     device = options.device
     for batch in options.batches or BATCHES:
         for inputs, outputs, size, kernel, stride, padding in TRANSPOSED:
@@ -93,11 +93,11 @@ WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
     (512, 14, 512, 3, 2),
     (512, 7, 512, 3, 1),
 )
-"""ResNet-50's convolutions with windows behind the first one."""
+"""ResNet-50's 3x3 convolutions."""
 
 
 def part_im2col(options: Options) -> None:
-    """im2col and a 1x1 product, two dispatches, against the product that gathers windows while it loads."""
+    """Times im2col and a 1x1 convolution, two dispatches, and the convolution that gathers windows while it loads."""
     device = options.device
     for batch in options.batches or BATCHES:
         for inputs, size, outputs, kernel, stride in WINDOWS:
@@ -126,7 +126,7 @@ IMAGES: Mapping[str, tuple[int, int, int, int, int]] = {
 
 
 def part_image(options: Options) -> None:
-    """A float image quantized by a dispatch of its own, against a convolution that quantizes while it loads."""
+    """Times a dispatch that quantizes a float image plus a convolution, and a convolution that quantizes on load."""
     device = options.device
     for batch in options.batches or BATCHES:
         for name, (inputs, size, outputs, kernel, stride) in IMAGES.items():

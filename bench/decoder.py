@@ -1,5 +1,5 @@
-"""A decoder of Llama-3.2-1B's shape, random weights, a cache of 1,024 tokens: GPU times of a token and of 512 tokens at
-once (prefill), beside PyTorch."""
+"""Times a decoder of Llama-3.2-1B's shape with random weights and a cache of 1,024 tokens, here and in PyTorch: one
+token, and 512 tokens at once (prefill)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """int64 (1, n) token numbers and int64 (n,) positions → float32 (1, n, TOKENS). Keys and values of what was read
-    stay in buffers."""
+    """int64 (1, n) token ids and int64 (n,) positions → float32 logits (1, n, TOKENS). Keys and values are cached in
+    buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,18 +80,18 @@ class Decoder(nn.Module):
 
 
 Item = tuple[Tensor, Tensor]
-"""Token numbers and their positions."""
+"""Token ids and their positions."""
 
 
 def _item(first: int, count: int) -> Item:
-    """Random tokens from a position on."""
+    """`count` random tokens at positions from `first` on."""
     return torch.randint(TOKENS, (1, count)), torch.arange(first, first + count)
 
 
 @torch.no_grad()
 def part_decoder(options: Options) -> None:
-    """Milliseconds of a token and of a prefill, and microseconds by kernel. Some minutes and 16 GB of memory go to
-    quantizing it."""
+    """Prints milliseconds of a token and of a prefill, and microseconds by kernel. Quantizing takes some minutes and
+    16 GB of memory."""
     torch.manual_seed(0)
     module = Decoder().eval()
     for weight in module.parameters():

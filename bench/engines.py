@@ -1,8 +1,9 @@
-"""Kernels by engines: how many bytes of a kernel's result differ from the numpy reference's, packed and emulated.
+"""Counts the bytes of each kernel's result that differ from the numpy reference's, on every engine and adapter, with
+the packed and the emulated dot product.
 
-Results are merged into docs/kernels.json, a column for each engine and adapter; docs/kernels.md is written from it.
-Run it on every machine, and each adds its columns. `--names` takes parts of columns' names; Node and Chromium are taken
-where they are installed.
+Results are merged into docs/kernels.json, with a column for each engine and adapter; docs/kernels.md is written from
+it. Each machine on which it runs adds its columns. `--names` selects columns by parts of their names. Node and Chromium
+are included if they are installed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from q8ta_wgpu.web import bundle, export
 DATA, PAGE = Path("docs/kernels.json"), Path("docs/kernels.md")
 DOTS = ("packed", "emulated")
 Found = dict[str, dict[str, int | str]]
-"""By kernel, then by dot product: bytes that differ, or why it did not run."""
+"""By kernel, then by dot product: number of bytes that differ, or the reason why it did not run."""
 
 HEAD = """\
 # Kernels by engines
@@ -49,7 +50,7 @@ listed below the table; `docs/kernels.json` has all of them.
 
 
 class Runs(Protocol):
-    """Gives the bytes of a sample that differ, with one of the dot products."""
+    """Runs a sample with one of the dot products; returns the number of bytes that differ."""
 
     def __call__(self, sample: Sample, target: Target, dot: str) -> int: ...
 
@@ -69,7 +70,7 @@ def part_engines(options: Options) -> None:
 
 
 def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractContextManager[Runs]]]:
-    """Title, targets and a way to run samples: of every adapter, of Node and of Chromium."""
+    """(title, targets, function that runs samples) for every adapter, Node and Chromium."""
     for number, (engine, adapter) in enumerate(engines.listed()):
         with contextlib.suppress(DeviceError):
             yield engine.describe(adapter), (open_device(number).target,), _device(number)
@@ -127,7 +128,7 @@ _CODE = """
 
 @contextlib.contextmanager
 def _script(start: Any) -> Iterator[Runs]:
-    """Samples as exports, run by q8ta.js."""
+    """Exports samples for the web, and runs them by q8ta.js."""
     from tests.web.engines import served
 
     with tempfile.TemporaryDirectory() as name, served(Path(name)) as url, contextlib.closing(start()) as engine:
@@ -160,7 +161,7 @@ def _operator(kernel: str) -> str:
 
 
 def page(data: Mapping[str, Found]) -> str:
-    """docs/kernels.md: the summary, a row for each operator, and the kernels that gave other bytes or none."""
+    """The text of docs/kernels.md: a summary, a row for each operator, and the kernels with other bytes or none."""
     columns = sorted(data)
     kernels = sorted({kernel for found in data.values() for kernel in found})
     total, wrong = 0, []

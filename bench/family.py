@@ -1,7 +1,7 @@
-"""The speeds of tiles on an adapter, fitted to times: a file for `kernels/product/families/`.
+"""Fits the speeds of tiles on an adapter to measured times, for a file in `kernels/product/families/`.
 
-Products of many sizes are timed with every tile, with an int8 residual and without. The five numbers of each tile's
-`Speed` are those whose expected times are nearest, by the mean of squared logarithms of ratios.
+Products of many sizes are timed with every tile, with and without an int8 residual. The five numbers of a tile's
+`Speed` are those that minimize the mean squared logarithm of expected over measured time.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from q8ta_wgpu.runtime.device import Device
 ROWS = (49, 196, 784, 3136, 12544, 100352)
 CHANNELS = (64, 256, 1024)
 DEPTHS = (64, 256, 576, 2304)
-"""Rows, channels and sizes along k of the products that are timed: those of ResNet-50's layers at batch 1 and 32."""
+"""Rows, channels and k of the timed products: those of ResNet-50's layers at batch 1 and 32."""
 
 LARGEST = 40e9
-"""Multiply-accumulates of the largest product that is timed."""
+"""Limit of multiply-accumulates of a timed product."""
 
 Point = tuple[int, float, bool, float]
-"""Workgroups, million operations of each, whether a residual joins, and the microseconds measured."""
+"""(workgroups, million operations of each, whether there is a residual, measured microseconds)."""
 
 
 def points(device: Device, sizes: Sequence[tuple[int, int, int]]) -> dict[str, list[Point]]:
-    """What was measured of each tile, for products of (rows, channels, k)."""
+    """Measurements of each tile for products of these (rows, channels, k)."""
     found: dict[str, list[Point]] = {}
-    for (rows, channels, depth), joined in through([*itertools.product(sizes, (False, True))], "products"):
-        graph = conv((1, depth, rows, 1), channels, 1, residual=joined)
+    for (rows, channels, depth), residual in through([*itertools.product(sizes, (False, True))], "products"):
+        graph = conv((1, depth, rows, 1), channels, 1, residual=residual)
         for kernel, us in timed(device, graph, tiled(graph, device)).items():
             label = kernel.name.partition(".")[2].removeprefix("pw_")
             if (tile := TILES.get(label)) is not None:
                 work = 2e-6 * tile.m * tile.n * tile.bytes_along(-(-depth // 16))
-                found.setdefault(label, []).append((tile.groups(rows, channels), work, joined, us))
+                found.setdefault(label, []).append((tile.groups(rows, channels), work, residual, us))
     return found
 
 
 def fitted(measured: Sequence[Point]) -> tuple[Speed, float]:
-    """The speed nearest to what was measured, and the factor by which it is off, a mean."""
+    """The speed that fits the measurements best, and the root mean square factor of its errors."""
     plain = [p for p in measured if not p[2]]
     best = max(groups * work / us for groups, work, _, us in measured)
     least = min(us for *_, us in measured)
@@ -58,14 +58,14 @@ def fitted(measured: Sequence[Point]) -> tuple[Speed, float]:
     log, error = min((_descended(np.log(start), plain) for start in starts), key=lambda found: found[1])
     at_once, together, alone, rest = np.exp(log)
     speed = Speed(round(at_once), _digits(together), _digits(alone), _digits(rest), 0.0)
-    extra = [us - speed.microseconds(groups, work, False) for groups, work, joined, us in measured if joined]
+    extra = [us - speed.microseconds(groups, work, False) for groups, work, added, us in measured if added]
     residual = _digits(max(float(np.median(extra)), 0.0)) if extra else 0.0
     return Speed(speed.at_once, speed.together, speed.alone, speed.rest, residual), float(np.exp(error**0.5))
 
 
 def _descended(log: NDArray[np.float64], measured: Sequence[Point]) -> tuple[NDArray[np.float64], float]:
-    """Steps along each number, by turns, as long as they bring the expected times nearer: the logarithms of at_once,
-    together, alone and rest, and the mean of squared logarithms of ratios."""
+    """Coordinate descent from the logarithms of (at_once, together, alone, rest); returns these and the mean squared
+    error."""
     error, step = _error(log, measured), 0.5
     while step > 0.005:
         before = error
@@ -86,17 +86,17 @@ def _error(log: NDArray[np.float64], measured: Sequence[Point]) -> float:
 
 
 def _digits(number: float) -> float:
-    """A number with three digits, as files hold them."""
+    """A number rounded to three significant digits."""
     return float(f"{number:.3g}")
 
 
 def sizes(largest: float = LARGEST) -> Iterator[tuple[int, int, int]]:
-    """The products that are timed."""
+    """(rows, channels, k) of the timed products."""
     return (each for each in itertools.product(ROWS, CHANNELS, DEPTHS) if float(np.prod(each)) <= largest)
 
 
 def write(adapter: str, speeds: Mapping[str, Speed], path: Path) -> None:
-    """Writes a family's file, a line for each tile."""
+    """Writes a family's file, with a line for each tile."""
     rows = (
         f'  "{label}": {json.dumps([s.at_once, s.together, s.alone, s.rest, s.residual])}'
         for label, s in speeds.items()

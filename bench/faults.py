@@ -1,4 +1,4 @@
-"""What was tried to break, how often, and what happened: rows in docs/faults.json, and the table of docs/faults.md."""
+"""Records attempts to break the library: rows in docs/faults.json, and the table in docs/faults.md."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Tried:
 
     Attributes:
         what: what was tried.
-        where: on which adapter or engine, or 'host'.
-        count: how often.
-        happened: what came of it.
+        where: the adapter or engine, or 'host'.
+        count: number of attempts.
+        happened: the outcome.
     """
 
     what: str
@@ -30,12 +30,12 @@ class Tried:
 
 
 def read(path: Path = FIGURES) -> list[Tried]:
-    """The rows of a file; none where there is none yet."""
+    """The rows of a file; an empty list if there is no file."""
     return [Tried(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
 def table(rows: Iterable[Tried]) -> str:
-    """The rows as Markdown: a line for what was tried how often, a column for each adapter or engine."""
+    """A Markdown table: a line for each kind and number of attempts, a column for each adapter or engine."""
     found: dict[tuple[str, int], dict[str, str]] = {}
     for row in rows:
         found.setdefault((row.what, row.count), {})[row.where] = row.happened
@@ -47,7 +47,7 @@ def table(rows: Iterable[Tried]) -> str:
 
 
 def record(found: Sequence[Tried]) -> None:
-    """Prints rows, puts them in the place of older ones that tried the same, and writes both files."""
+    """Prints rows, replaces older rows of the same attempts, and writes both files."""
     print(table(found), flush=True)
     rows: Mapping[tuple[str, str], Tried] = {(r.what, r.where): r for r in [*read(), *found]}
     FIGURES.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The float32 kernels around attention: products by tile, rows by how they are shared, networks by kernel."""
+"""Times float32 kernels: products by tile, softmax and layer_norm by threads per row, whole networks by kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHES = (1, 32)
 
 
 def report(device: Device, title: str, graph: Graph, kernels: dict[str, Kernel], work: float, unit: str) -> None:
-    """Prints every kernel of a graph's node, fastest first; `work` is in millions of `unit` a second."""
+    """Prints the time and rate of every kernel of a graph's node, fastest first. `work` is in millions of `unit`."""
     found = compared({label: load(graph, device, plan_for(graph, kernel)) for label, kernel in kernels.items()})
     pick = chosen(graph, device)
     print(title)
@@ -31,7 +31,7 @@ def report(device: Device, title: str, graph: Graph, kernels: dict[str, Kernel],
 
 
 def by_tile(device: Device, title: str, graph: Graph) -> None:
-    """Prints every kernel of a product."""
+    """Prints the time and rate of every kernel of a product."""
     report(device, title, graph, {k.name: k for k in candidates(graph, device)}, 2e-6 * macs(graph), "TFLOPS")
 
 
@@ -52,7 +52,7 @@ LINEAR: tuple[tuple[int, int, int], ...] = ((197, 768, 2304), (197, 768, 768), (
 
 
 def part_products(options: Options) -> None:
-    """Float products and convolutions by every tile and by the general kernel."""
+    """Times float32 products and convolutions with every tile and the general kernel."""
     device = options.device
     for batch in options.batches or BATCHES:
         for a, b in PRODUCTS:
@@ -72,11 +72,11 @@ def part_products(options: Options) -> None:
 
 
 SHARES = ((64, 16), (64, 64), *((256, lanes) for lanes in (1, 4, 8, 16, 32, 64, 128, 256)))
-"""Threads of a workgroup, and of a row."""
+"""(threads of a workgroup, threads of a row)."""
 
 
 def shared_by(kernel: Kernel, graph: Graph) -> Iterator[tuple[str, Kernel]]:
-    """The kernel as it is, and with every other sharing of a row."""
+    """The kernel as it is, and with each of SHARES, by title."""
     yield kernel.name, kernel
     call = graph.call(graph.nodes[0])
     own = kernel.constants(call)
@@ -95,7 +95,7 @@ def _shared(kernel: Kernel, rows: int, constants: Mapping[str, int]) -> Kernel:
 
 
 def part_rows(options: Options) -> None:
-    """softmax and layer_norm, by the threads of a workgroup and of a row."""
+    """Times softmax and layer_norm with different numbers of threads for a workgroup and for a row."""
     device, graphs = options.device, []
     for batch in options.batches or BATCHES:
         graphs += [one_node("softmax", [(batch, 12, 197, n)], {"dim": 3}, dtype=FLOAT32) for n in (197, 196)]
@@ -123,7 +123,7 @@ NETWORKS: Mapping[str, Shape] = {
 
 
 def part_networks(options: Options) -> None:
-    """Whole networks: milliseconds, and microseconds by kernel."""
+    """Prints milliseconds of whole networks, and microseconds by kernel."""
     device, folder = options.device, options.models
     for stem in options.names or NETWORKS:
         if not any((folder / f"{stem}.q8ta{end}").exists() for end in ("", ".gz")):

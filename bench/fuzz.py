@@ -1,10 +1,12 @@
-"""Model files and tuning caches at random, by `python -m bench fuzz`: nothing but our errors, soon, in little memory.
+"""Fuzzes model files and tuning caches: `python -m bench fuzz`. Every input must load, or fail with an error of this
+library, in little time and memory.
 
-The files are real ones: a small network, also of any batch and of uint8 images, a call of every operator, as float32
-and in int8, every epilogue, int16 wherever it can be, states, and token numbers. A quarter of the inputs
-are files with other bytes, which the checksum mostly stops; the others are edited documents and tensors with a checksum
-that fits. What still loads is scheduled or refused, the reference runs it or refuses it, and one in RUNS of those goes
-to a device, which must give the same bytes or refuse it as well. Every input follows from its number.
+Inputs are made from valid files: a small network, also with a dynamic batch and with uint8 images, a call of every
+operator in float32 and int8, every epilogue, int16 wherever it is possible, states, and token ids. A quarter of the
+inputs have random bytes changed, which the checksum mostly detects. In the others the JSON and tensors are edited and
+the checksum is recomputed. A model that still loads must be scheduled or refused, then run by the reference or refused.
+One in RUNS of those also runs on a device, which must give the same bytes or refuse it. An input's number determines
+its content.
 """
 
 from __future__ import annotations
@@ -50,18 +52,18 @@ from tests.small import small_model
 from tests.states import exchanged, written
 
 SECONDS = 5.0
-"""Of processor time that one input may take."""
+"""Limit of processor time for one input."""
 
 MEMORY = 64
-"""Times its own size that reading a file may allocate, beside WORKING bytes."""
+"""Limit of memory that reading a file may allocate, as a multiple of its size, besides WORKING bytes."""
 
 WORKING = 16 << 20
 MEASURED = 16
-"""One input in so many has its allocations counted, which is slow."""
+"""Allocations are counted, which is slow, for one input in so many."""
 
 RUNS = 40
 STEPS = 10**6
-"""Loop steps that a model may have to be run: hours of numpy are no fault."""
+"""Models with more loop steps are not run: hours of numpy are no fault."""
 
 NUMBERS = (0, -1, 1, 2, 3, 7, 64, 127, 128, 255, 2**16, 2**24, 2**31 - 1, 2**31, 2**32, 2**63, 10**30, 0.5, 1e-30, 1e30)
 OTHERS: tuple[Any, ...] = (
@@ -84,7 +86,7 @@ Outcome = str
 
 
 def corpus() -> list[bytes]:
-    """Real files: the small model first, the rest as the head of this file says."""
+    """The valid files that the head of this file lists; the small model is the first."""
     graphs = [small_model().graph, *_variants(), *(run_passes(graph) for _, _, graph, _ in int16_graphs.wide_graphs())]
     for op in OPS.values():
         for quantized in (False, True):
@@ -117,7 +119,7 @@ def corpus() -> list[bytes]:
 
 
 def _variants() -> Iterator[Graph]:
-    """The small model for batches of any size, and for any height and width; one for an image of bytes."""
+    """The small model with a dynamic batch, and with dynamic height and width; a model with a uint8 image."""
     batched, image = small_model().graph.copy(), graph_of(OPS["relu"], OPS["relu"].cases[0], True, False)
     batched.batched.add("x")
     yield batched
@@ -133,7 +135,7 @@ def _variants() -> Iterator[Graph]:
 
 
 def _tokens() -> Model:
-    """Rows of a table by token numbers, of any count, which are counted in what stays."""
+    """A model that gathers rows of a table by token ids, and adds them up in a state."""
     rng, graph = np.random.default_rng(0), Graph(["ids", "seen"], ["rows", "counted"])
     table = graph.add_constant("table", rng.integers(-127, 128, (11, 6)).astype(np.int8), INT8)
     scales = graph.add_constant("scales", rng.uniform(0.5, 1.5, 11).astype(np.float32))
@@ -176,7 +178,7 @@ def _other_bytes(data: bytes, drawn: random.Random) -> bytes:
 
 
 def _edited(data: bytes, drawn: random.Random) -> bytes:
-    """Members of the document replaced, removed, copied or swapped; bytes and shapes of tensors changed."""
+    """Replaces, removes, copies or swaps entries of the JSON, and changes bytes and shapes of tensors."""
     (length,) = struct.unpack("<Q", data[:8])
     document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["q8ta"])
     del document["sha256"]
@@ -209,30 +211,30 @@ def _edit_tensor(tensors: dict[str, Array], drawn: random.Random) -> None:
             tensors[name] = np.frombuffer(bytes(raw), array.dtype).reshape(array.shape)
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container of a document with each of its keys."""
+def _entries(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key) for every entry of a JSON document."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, member in list(items):
         yield value, key
-        yield from _places(member)
+        yield from _entries(member)
 
 
 def _edit_member(document: dict[str, Any], drawn: random.Random) -> None:
-    places = list(_places(document))
-    if drawn.random() < 0.5:  # more often what may still be valid
-        places = [(owner, key) for owner, key in places if isinstance(owner[key], (int, float, list))]
-    if not places:
+    entries = list(_entries(document))
+    if drawn.random() < 0.5:  # often a change that may still be valid
+        entries = [(owner, key) for owner, key in entries if isinstance(owner[key], (int, float, list))]
+    if not entries:
         return
-    owner, key = drawn.choice(places)
-    other, place = drawn.choice(places)
-    copied, moved = copy.deepcopy(other[place]), copy.deepcopy(owner[key])
+    owner, key = drawn.choice(entries)
+    other, other_key = drawn.choice(entries)
+    copied, moved = copy.deepcopy(other[other_key]), copy.deepcopy(owner[key])
     match drawn.randrange(6):
         case 0:
             del owner[key]
         case 1:
             owner[key] = copied
         case 2:
-            other[place], owner[key] = moved, copied
+            other[other_key], owner[key] = moved, copied
         case 3 if isinstance(owner, list):
             owner.insert(drawn.randrange(len(owner) + 1), copied)
         case 4 if isinstance(owner[key], (int, float)) and not isinstance(owner[key], bool):
@@ -242,8 +244,8 @@ def _edit_member(document: dict[str, Any], drawn: random.Random) -> None:
 
 
 def tried(data: bytes, folder: Path, counted: bool) -> Model | None:
-    """The model of a file, None where that is refused. Anything else but ModelFileError comes through; time and, where
-    `counted`, memory are asserted."""
+    """Loads a file; returns None if that raises ModelFileError. Other errors are passed on. Asserts the limit of time,
+    and if `counted` that of memory."""
     path = folder / "fuzzed.q8ta"
     path.write_bytes(data)
     started = time.process_time()
@@ -264,7 +266,7 @@ def tried(data: bytes, folder: Path, counted: bool) -> Model | None:
 
 
 def used(model: Model, device: Device | None) -> Outcome:
-    """Schedules a model and runs it: what became of it."""
+    """Schedules a model and runs it; returns the outcome in words."""
     started = time.process_time()
     try:
         graph = lower(model.graph, BASELINE)
@@ -295,7 +297,7 @@ def _compared(model: Model, arrays: dict[str, Array], expected: Any, device: Dev
 
 
 def files_fuzzed(numbers: range, device: Device | None, runs: int = RUNS) -> Counter[Outcome]:
-    """What became of inputs; one in `runs` of those that the reference runs goes to the device."""
+    """Counts outcomes of inputs. One in `runs` of those that the reference runs also runs on the device."""
     files, outcomes, run = corpus(), Counter[Outcome](), 0
     with tempfile.TemporaryDirectory() as folder:
         for number in numbers:
@@ -312,9 +314,9 @@ def files_fuzzed(numbers: range, device: Device | None, runs: int = RUNS) -> Cou
 
 
 def caches_fuzzed(numbers: range) -> Counter[Outcome]:
-    """What became of tuning caches with other bytes and members: entries that are times, or a note."""
+    """Counts outcomes of changed tuning caches: either all entries are times, or there is a note."""
     outcomes = Counter[Outcome]()
-    kept = cache.folder
+    original = cache.folder
     with tempfile.TemporaryDirectory() as folder:
         cache.folder = lambda: Path(folder)
         try:
@@ -336,12 +338,12 @@ def caches_fuzzed(numbers: range) -> Counter[Outcome]:
                 assert found.times or found.note or not document.get("microseconds"), number
                 outcomes["not used, with a note" if found.note else "used"] += 1
         finally:
-            cache.folder = kept
+            cache.folder = original
     return outcomes
 
 
 def part_fuzz(options: Options) -> None:
-    """`--count` model files, and as many tuning caches."""
+    """Fuzzes `--count` model files, and as many tuning caches."""
     numbers = range(options.count)
     fuzzed: tuple[tuple[str, str, Callable[[], Counter[Outcome]]], ...] = (
         ("a model file is mutated", options.device.name, lambda: files_fuzzed(numbers, options.device)),

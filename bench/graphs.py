@@ -42,7 +42,7 @@ def one_node(
 
 
 def weights(shape: Shape, zero: int = -3) -> tuple[Array, ...]:
-    """Random int8 weights of `shape` and their epilogue's numbers, for results that fill the int8 range."""
+    """Random int8 weights of `shape`, multiplier, offset and correction, such that results fill the int8 range."""
     rng = np.random.default_rng(0)
     w = rng.integers(-127, 128, shape, dtype=np.int8)
     channels, depth = shape[0], int(np.prod(shape[1:]))
@@ -53,7 +53,7 @@ def weights(shape: Shape, zero: int = -3) -> tuple[Array, ...]:
 
 
 def conv(x: Shape, channels: int, kernel: int, stride: int = 1, groups: int = 1, residual: bool = False) -> Graph:
-    """A q8ta_conv2d with padding kernel // 2, with a residual or without."""
+    """A q8ta_conv2d with padding kernel // 2, with or without a residual."""
     attrs: dict[str, Any] = {
         "stride": (stride, stride),
         "padding": (kernel // 2,) * 4,
@@ -75,19 +75,19 @@ def linear(m: int, k: int, n: int) -> Graph:
 
 
 def product(a: Shape, b: Shape) -> Graph:
-    """A product of two activations whose rows lie along the sum, rounded to int8."""
+    """A product of two activations, rounded to int8. Both have the summed dimension last."""
     multiplier = float(np.float32(2**14 * 60 / (73 * 73 * a[-1] ** 0.5)))
     return one_node("q8ta_matmul", (a, b), {"multiplier": multiplier, "epilogue": ROUNDED})
 
 
 def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
-    """Attention whose queries, keys and values lie side by side in the result of one linear."""
+    """Attention with queries, keys and values side by side in the result of one linear."""
     row = 3 * heads * depth
-    parts = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
+    walks = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
     multipliers = {"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
     attrs = {
         "sizes": (batch, heads, tokens, tokens, depth, depth, heads),
-        **parts,
+        **walks,
         **multipliers,
         "even": False,
         "lo": -128,
@@ -103,7 +103,7 @@ def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
 
 
 def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan:
-    """One node run by `kernel`, in `layout` where that is allowed, else in the kernel's first layouts."""
+    """The plan of one node with `kernel`, in `layout` where that is allowed, else in the kernel's first layouts."""
     node = graph.nodes[0]
     call = graph.call(node)
     picked = [layout if layout in o else o[0] if o else None for o in input_layouts(kernel, call)]
@@ -114,14 +114,14 @@ def plan_for(graph: Graph, kernel: Kernel, layout: Layout | None = None) -> Plan
 
 
 def candidates(graph: Graph, device: Device) -> Iterator[Kernel]:
-    """Every kernel that can run the graph's node."""
+    """All kernels that can run the graph's node."""
     node = graph.nodes[0]
     call = graph.call(node)
     return (kernel for kernel in OPS[node.op].kernels if kernel.runs(call, device.target))
 
 
 def chosen(graph: Graph, device: Device) -> Kernel:
-    """The kernel that layout sync picks for the graph's node."""
+    """The kernel that layout sync chooses for the graph's node."""
     return next(step.variant.kernel for step in sync_layouts(graph, device.target).steps if step.node.output == "y")
 
 
@@ -140,7 +140,7 @@ def random_words(graph: Graph, plan: Plan) -> list[Array]:
 
 
 def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) -> Graph:
-    """A q8ta_conv_transpose2d with the input's size times the stride."""
+    """A q8ta_conv_transpose2d whose result has the input's size times the stride."""
     missing = stride - (kernel - 2 * padding)
     attrs: dict[str, Any] = {
         "stride": (stride, stride),
@@ -151,7 +151,7 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
         "epilogue": ROUNDED,
     }
     weight, multiplier, offset, _ = weights((channels, x[1], kernel, kernel))
-    # -3 is the zero point of one_node's inputs; each phase sums every stride-th tap.
+    # -3 is the zero point of one_node's inputs. An output position sums every stride-th tap.
     sums = [
         weight[:, :, y::stride, z::stride].sum((1, 2, 3), dtype=np.int64) for y in range(stride) for z in range(stride)
     ]

@@ -1,4 +1,4 @@
-"""Programs restricted to some of the operator table's kernels: the baselines that benchmarks compare with."""
+"""Restricts programs to some kernels of the operator table, as baselines for benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 
 GENERAL = ("", "direct", "dw", "broadcast")
-"""Variants that run any call of their operator: what the first version of every operator was."""
+"""Methods of kernels that run any call of their operator."""
 
 
 def general(kernel: Kernel) -> bool:
@@ -22,15 +22,16 @@ def general(kernel: Kernel) -> bool:
 
 @contextlib.contextmanager
 def only(keep: Callable[[Kernel], bool]) -> Iterator[None]:
-    """Inside, schedules choose among the kernels that `keep` accepts; an operator it leaves none keeps all of its own.
+    """During the context, only kernels that `keep` accepts are chosen; an operator without such kernels keeps all.
 
-    What was scheduled inside runs the same outside. Not for several threads: it alters the operator table.
+    Programs that were built in the context can run outside of it. It changes the operator table, so it must not be used
+    from several threads.
     """
     table = cast("dict[str, Op]", OPS)
     before = dict(table)
     for name, op in before.items():
-        if kept := tuple(kernel for kernel in op.kernels if keep(kernel)):
-            table[name] = replace(op, kernels=kept)
+        if kernels := tuple(kernel for kernel in op.kernels if keep(kernel)):
+            table[name] = replace(op, kernels=kernels)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Memory-bound operators on one GPU beside a copy of the same bytes."""
+"""Compares memory-bound operators on a GPU with a copy of as many bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BIG = (64, 128, 112, 112)
 
 
 def copy(device: Device, size: int) -> Loaded:
-    """A copy of `size` bytes by a kernel that does nothing else: faster on an H200 than a buffer copy."""
+    """A copy of `size` bytes by a kernel, which on an H200 is faster than a buffer copy."""
     size = -(-size // 4096) * 4096
     dispatch = Dispatch(
         kernel="copy",
@@ -134,7 +134,7 @@ def cases() -> Iterator[Case]:
 
 
 def plan_of(case: Case, found: Fit) -> Plan | None:
-    """The case run by a kernel, None where it does not allow the case's layouts."""
+    """The plan of a case with a kernel; None if the kernel does not allow the case's layouts."""
     node = case.graph.nodes[0]
     call = case.graph.call(node)
     picked: list[Layout | None] = [case.x if layouts else None for layouts in found.reads]
@@ -158,7 +158,7 @@ def moved(case: Case) -> int:
 
 
 def part_memory(options: Options) -> None:
-    """Depthwise and memory-bound operators: every kernel, and how its time compares with a copy of as many bytes."""
+    """Times depthwise and memory-bound operators with every kernel, relative to a copy of as many bytes."""
     device, size = options.device, 1 << 28
     print(f"copy {2e-3 * size / compared({COPIED: copy(device, size)})[COPIED]:.0f} GB/s")
     for case in cases():

@@ -1,8 +1,8 @@
-"""The models that benchmarks time on machines without torchao: written where it is, read where it is not.
+"""Saves models on a machine with torchao, and reads them for benchmarks on machines without.
 
-NAME.q8ta is the int8 network. What is large and only timed is written as NAME.q8ta.gz with the weights of every layer's
-first output channel in all of its channels: valid, as fast as the real ones, and small once compressed. So are the
-float32 networks, NAME.float32.q8ta.gz, and ViT-B/16's encoder.
+NAME.q8ta is the int8 network. Large networks that are only timed are saved as NAME.q8ta.gz: all output channels of a
+layer have the weights of the first one, so that the file is small when compressed, and as fast as the real one. So are
+the float32 networks, NAME.float32.q8ta.gz, and ViT-B/16's encoder.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bench.options import Options
 from q8ta_wgpu.ir.graph import Array
 
 Made = tuple[Callable[[], Any], tuple[int, ...]]
-"""What makes a module, and the shape of its input."""
+"""A function that makes a module, and the shape of its input."""
 
 FLOAT32 = ("resnet50", "mobilenet_v2", "subpixel", "demo", "vit_b16")
 LARGEST = 32 << 20
-"""Bytes of constants above which only the compressed form is written."""
+"""Models with more bytes of constants are written only in the compressed form."""
 
 
 def alike(model: q8.Model) -> q8.Model:
-    """The model with every channel of a layer made its first channel: one that compresses."""
+    """The model with all output channels of a layer equal to its first one, so that it can be compressed."""
     graph = model.graph.copy()
     for node in graph.nodes:
         stored = [name for name in node.inputs if name in graph.constants]
@@ -46,7 +46,7 @@ def _first(array: Array) -> Array:
 
 
 def write(model: q8.Model, path: Path) -> None:
-    """A model to NAME.q8ta, or, if the name ends in .gz, the compressed form of one whose channels are alike."""
+    """Writes a model to NAME.q8ta, or, if the name ends in .gz, the compressed form with equal channels."""
     if path.suffix != ".gz":
         model.save(path)
         return
@@ -57,7 +57,7 @@ def write(model: q8.Model, path: Path) -> None:
 
 
 def read(folder: Path, stem: str) -> q8.Model:
-    """The model STEM.q8ta, or STEM.q8ta.gz, of a folder that `python -m bench save` wrote."""
+    """Reads STEM.q8ta or STEM.q8ta.gz from a folder that `python -m bench save` wrote."""
     packed = folder / f"{stem}.q8ta.gz"
     if not packed.exists():
         return q8.load(folder / f"{stem}.q8ta")
@@ -68,7 +68,7 @@ def read(folder: Path, stem: str) -> q8.Model:
 
 
 def part_save(options: Options) -> None:
-    """Writes the models asked for; needs torch and torchao."""
+    """Writes the requested models; needs torch and torchao."""
     import torch
 
     from demo.network import trained

@@ -1,10 +1,10 @@
-"""A torch module as an ncnn network: float32, or int8 as ncnn's own tools make it (ncnn2table, ncnn2int8).
+"""Converts a torch module to an ncnn network: float32, or int8 as ncnn's own tools do it (ncnn2table, ncnn2int8).
 
-Knows the layers of the benchmarked networks: convolution with batch norm folded in, depthwise convolution, ReLU and
-ReLU6, add, max and global average pooling, flatten, linear, pixel_shuffle. Weights are symmetric int8 with one scale an
-output channel, activations symmetric int8 with one scale a tensor, 127 over the largest magnitude of the calibration
-input. ncnn hands a convolution's result on in int8 where only convolutions read it (ncnn2int8's `fuse_requantize`),
-otherwise in the storage type of its options.
+It supports the layers of the benchmarked networks: convolution with folded batch norm, depthwise convolution, ReLU and
+ReLU6, add, max and global average pooling, flatten, linear, pixel_shuffle. Weights are symmetric int8 with one scale
+for each output channel, activations symmetric int8 with one scale for each tensor: 127 over the largest magnitude of
+the calibration input. ncnn keeps a convolution's result in int8 if only convolutions read it (ncnn2int8's
+`fuse_requantize`), otherwise in the storage type of its options.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torch.fx.experimental.optimization import fuse
 
 MAGIC = 7767517
 REQUANTIZE = 100
-"""Added to ncnn's int8_scale_term: the result leaves in int8, with the scale of its readers."""
+"""Added to ncnn's int8_scale_term to keep the result in int8, at the scale of its readers."""
 
 
 @dataclass
 class _Layer:
-    """One line of a .param file, and what the layer reads from the .bin file.
+    """A line of the .param file, and the layer's weights in the .bin file.
 
     Attributes:
-        module: the convolution or linear layer whose weights it takes.
+        module: the convolution or linear layer that has the weights.
         parameters: ncnn's numbered parameters.
-        source: name of the value whose range quantizes its operand.
+        source: name of the operand, whose range determines its scale.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class _Layer:
 
 
 class _Ranges(fx.Interpreter):
-    """Largest magnitude of every value."""
+    """Records the largest magnitude of every value."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -57,9 +57,9 @@ class _Ranges(fx.Interpreter):
 
 
 def convert(module: nn.Module, x: Tensor, int8: bool) -> tuple[str, bytes]:
-    """The .param text and the .bin bytes of a float32 module in eval mode, with the ranges that it has on `x`.
+    """The .param text and the .bin bytes of a float32 module in eval mode, calibrated on `x`.
 
-    Raises NotImplementedError for a layer that is not known here.
+    Raises NotImplementedError for an unsupported layer.
     """
     traced = fx.symbolic_trace(fuse(module))
     ranges = _Ranges(traced)
@@ -67,8 +67,8 @@ def convert(module: nn.Module, x: Tensor, int8: bool) -> tuple[str, bytes]:
         ranges.run(x)
     layers = _fused(list(_layers(traced)))
     scales = {name: 127 / max(top, 1e-6) for name, top in ranges.found.items()}
-    kept = _stays_int8(layers) if int8 else set()
-    data = b"".join(_weights(layer, scales, int8, layer.output in kept) for layer in layers)
+    int8_results = _stays_int8(layers) if int8 else set()
+    data = b"".join(_weights(layer, scales, int8, layer.output in int8_results) for layer in layers)
     return _text(_split(layers)), data
 
 
@@ -124,13 +124,13 @@ def _readers(layers: Sequence[_Layer]) -> dict[str, list[_Layer]]:
 
 
 def _fused(layers: list[_Layer]) -> list[_Layer]:
-    """Activations as parameters of the convolution before them, as ncnnoptimize does; no-ops left out."""
-    readers, made = _readers(layers), {layer.output: layer for layer in layers}
+    """Fuses activations into the convolution before them, as ncnnoptimize does, and removes no-ops."""
+    readers, producers = _readers(layers), {layer.output: layer for layer in layers}
     renamed: dict[str, str] = {}
-    kept: list[_Layer] = []
+    remaining: list[_Layer] = []
     for layer in layers:
         layer.inputs = [renamed.get(name, name) for name in layer.inputs]
-        before = made.get(layer.inputs[0]) if layer.inputs else None
+        before = producers.get(layer.inputs[0]) if layer.inputs else None
         if layer.kind == "Noop":
             renamed[layer.output] = layer.inputs[0]
         elif layer.kind in ("ReLU", "Clip") and before and before.module and len(readers[before.output]) == 1:
@@ -140,14 +140,14 @@ def _fused(layers: list[_Layer]) -> list[_Layer]:
             renamed[layer.output] = before.output
             before.output = layer.output
             renamed.pop(layer.output)
-            made[layer.output] = before
+            producers[layer.output] = before
         else:
-            kept.append(layer)
-    return kept
+            remaining.append(layer)
+    return remaining
 
 
 def _stays_int8(layers: list[_Layer]) -> set[str]:
-    """Results that only convolutions read: they leave their convolution in int8."""
+    """Names of results that only convolutions read, which are kept in int8."""
     convolutions = ("Convolution", "ConvolutionDepthWise")
     readers = _readers(layers)
     return {
@@ -160,24 +160,24 @@ def _stays_int8(layers: list[_Layer]) -> set[str]:
 
 
 def _weights(layer: _Layer, scales: dict[str, float], int8: bool, stays: bool) -> bytes:
-    """What the layer reads from the .bin file; float weights, which ncnn quantizes with the scales when it loads."""
+    """The layer's bytes in the .bin file. Weights are float32; ncnn quantizes them by the scales when it loads."""
     module = layer.module
     if not isinstance(module, nn.Conv2d | nn.Linear):
         return b""
     weight = module.weight.detach().numpy()
     bias = np.zeros(len(weight), np.float32) if module.bias is None else module.bias.detach().numpy()
-    parts = [np.zeros(1, np.float32), weight, bias]  # a zero word: the weights follow as they are
+    arrays = [np.zeros(1, np.float32), weight, bias]  # a zero word means that the weights follow unpacked
     if int8:
         layer.parameters[8] = (1 if layer.kind == "ConvolutionDepthWise" else 2) + (REQUANTIZE if stays else 0)
         largest = np.abs(weight.reshape(len(weight), -1)).max(1)
-        parts += [127 / np.maximum(largest, 1e-12), np.array([scales[layer.source]])]
+        arrays += [127 / np.maximum(largest, 1e-12), np.array([scales[layer.source]])]
         if stays:
-            parts.append(np.array([scales[layer.output]]))
-    return b"".join(np.ascontiguousarray(part, np.float32).tobytes() for part in parts)
+            arrays.append(np.array([scales[layer.output]]))
+    return b"".join(np.ascontiguousarray(part, np.float32).tobytes() for part in arrays)
 
 
 def _split(layers: list[_Layer]) -> list[_Layer]:
-    """The layers with a Split behind each value that several read: an ncnn value has one reader."""
+    """Inserts a Split after each value with several readers, since an ncnn value has only one."""
     readers = _readers(layers)
     found: list[_Layer] = []
     for layer in layers:

@@ -16,10 +16,10 @@ class NcnnNet:
     """A network in ncnn, called like a function: one image in, one result out, both numpy.
 
     Args:
-        text, data: what `convert` gave.
-        half: whether ncnn may store and compute what is not int8 in float16 (its default) instead of float32.
-        vulkan: whether it runs on ncnn's Vulkan device, or on the CPU.
-        threads: of the CPU.
+        text, data: the results of `convert`.
+        half: whether ncnn may use float16 (its default) instead of float32 for values that are not int8.
+        vulkan: whether it runs on ncnn's Vulkan device or on the CPU.
+        threads: number of CPU threads.
 
     Raises RuntimeError if ncnn finds no Vulkan device, or refuses the network or falls back from Vulkan.
     """

@@ -1,4 +1,4 @@
-"""Whole networks on a GPU, in this library and in PyTorch CUDA."""
+"""Times whole networks on a GPU, in this library and in PyTorch CUDA."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TARGETS: Mapping[Key, tuple[float | None, float | None]] = {
     ("ViT-B/16 encoder", 1): (0.6, None),
     ("ViT-B/16 encoder", 32): (3.0, None),
 }
-"""Milliseconds the GPU called TARGETS_OF should take: on the GPU, and from numpy to numpy."""
+"""Target milliseconds on the GPU named TARGETS_OF: of GPU time, and from numpy to numpy."""
 
 TARGETS_OF = "H200"
 
@@ -77,7 +77,7 @@ class Results:
     found: dict[Key, dict[str, float]] = field(default_factory=dict)
 
     def add(self, key: Key, **columns: float) -> None:
-        """Notes times and prints them at once, so that a run that is cut short has said what it measured."""
+        """Adds times and prints them at once, so that an interrupted run has printed what it measured."""
         self.found.setdefault(key, {}).update(columns)
         print(f"{key[0]}, batch {key[1]}: " + ", ".join(f"{k} {ms:.3f} ms" for k, ms in columns.items()), flush=True)
 
@@ -88,7 +88,7 @@ class Results:
         path.write_text(json.dumps({"adapter": adapter, "unit": "ms", "rows": rows}, indent=1) + "\n")
 
     def __str__(self) -> str:
-        """A table: milliseconds on the GPU, and in brackets how many times what int8 takes here."""
+        """A table of milliseconds on the GPU, in brackets as a multiple of this library's int8."""
         lines = ["| network | batch | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
         for (name, batch), columns in self.found.items():
             cells = []
@@ -111,7 +111,7 @@ def end_to_end(run: Callable[[], Any], repeats: int = 30) -> float:
 
 
 def part_networks(options: Options, results: Results) -> None:
-    """GPU time of int8 on every engine, with the general kernels, and of float32, in turns; then end to end."""
+    """Times int8 on every engine, int8 with the general kernels, and float32, in turns; then end to end."""
     wanted = [
         (title, batch)
         for title, (stem, _) in NETWORKS.items()
@@ -130,7 +130,7 @@ def part_networks(options: Options, results: Results) -> None:
 
 
 def _on_engines(model: q8.Model, adapter: str | None) -> dict[str, Loaded]:
-    """A model's int8 programs by column, through wgpu-native and, where it is installed, through Dawn."""
+    """A model's int8 programs by column: on wgpu-native and, if it is installed, on Dawn."""
     name = f":{adapter}" if adapter else ""
     found = {NATIVE: load(model.graph, open_device(f"wgpu-native{name}"))}
     if engines.dawn() is not None:
@@ -142,8 +142,8 @@ def _on_engines(model: q8.Model, adapter: str | None) -> dict[str, Loaded]:
 
 
 def _whole(adapter: str | None, model: q8.Model, key: Key, results: Results, times: dict[str, float]) -> None:
-    """Adds the times of what a session takes without being asked, from numpy to numpy as well, says which target is
-    missed, and prints where the time goes."""
+    """Adds the times of a session with default options, also from numpy to numpy. Prints missed targets and the
+    slowest dispatches."""
     rng = np.random.default_rng(0)
     inputs = tuple(rng.normal(0, 1, t.shape).astype(np.float32) for t in model.inputs.values())
     with q8.Session(model, adapter) as session:
@@ -164,9 +164,9 @@ def _whole(adapter: str | None, model: q8.Model, key: Key, results: Results, tim
 
 
 def part_torch(options: Options, results: Results) -> None:
-    """The same architectures in PyTorch CUDA by events on its stream: eager, and compiled with CUDA graphs.
+    """Times the same architectures in PyTorch CUDA by events: eager, and compiled with CUDA graphs.
 
-    Convolutions in channels-last order; float32 is what PyTorch does by default (convolutions may take TF32).
+    Convolutions are in channels-last order. float32 has PyTorch's defaults (convolutions may use TF32).
     """
     import torch
 

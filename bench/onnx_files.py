@@ -1,7 +1,8 @@
-"""Torch modules that ONNX Runtime quantized, read from their files, beside the same modules quantized by PT2E: bytes on
-every adapter, agreement with ONNX Runtime's processor provider, and times in turns. docs/onnx_networks.md, its JSON.
+"""Compares networks that ONNX Runtime quantized with the same networks quantized by PT2E, in this library: bytes on
+every adapter, agreement with ONNX Runtime's CPU provider, and times in turns. Writes docs/onnx_networks.md and its
+JSON.
 
-Needs torch and onnxruntime. `--names` takes parts of names of networks and forms; rows of others stay.
+Needs torch and onnxruntime. `--names` selects networks and forms by parts of their names; other rows are kept.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from q8ta_wgpu.runtime.adapters import open_device
 DATA, PAGE = Path("docs/onnx.json"), Path("docs/onnx_networks.md")
 PT2E = "PT2E"
 CALIBRATED = 4
-"""Inputs that both quantizers are calibrated with."""
+"""Calibration inputs of both quantizers."""
 
 ROUNDS, ENOUGH = 9, 20.0
-"""Calls of each program that are timed, in turns, but 3 where all take more than ENOUGH seconds."""
+"""Timed calls of each program, in turns; only 3 if all of them would take more than ENOUGH seconds."""
 
 HEAD = """\
 # ONNX networks that were tried
@@ -92,7 +93,7 @@ def part_onnx(options: Options) -> None:
 
 
 def _devices() -> Iterator[tuple[str, Any]]:
-    """The adapters of this machine, SwiftShader through Dawn alone."""
+    """The adapters of this machine; SwiftShader only through Dawn."""
     dawn = engines.dawn()
     if dawn is not None and "VK_ADD_DRIVER_FILES" not in os.environ:
         swiftshader()
@@ -106,7 +107,7 @@ def _devices() -> Iterator[tuple[str, Any]]:
 
 
 def _model(name: str, form: str) -> tuple[q8.Model, Array]:
-    """What is read of a file, and an input that calibration did not meet."""
+    """A network in a form, as read from its ONNX file, and an input that is not one of the calibration's."""
     from tests.onnx_import.modules import MODULES, inputs, quantized
 
     (x,) = inputs(MODULES[name].shape, 1)
@@ -158,7 +159,7 @@ def _timed(models: Mapping[str, q8.Model], x: Array, device: Any) -> dict[str, f
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """docs/onnx_networks.md."""
+    """The text of docs/onnx_networks.md."""
     lines = ["| network | form | in int8 | float operators | equal | steps | dB | differ | times |", "|---" * 9 + "|"]
     for name, forms in data["rows"].items():
         for form, row in forms.items():
@@ -183,7 +184,7 @@ def _floats(left: Sequence[str], beyond: Sequence[str]) -> str:
 
 
 def _differ(found: Sequence[Sequence[float]]) -> str:
-    """Elements by adapter; of results in float32 the largest difference."""
+    """A cell: differing elements by adapter; for float32 results the largest difference."""
     if not any(count for count, _ in found):
         return ", ".join("0" for _ in found)
     return f"up to {max(largest for _, largest in found):.1e}"

@@ -1,4 +1,4 @@
-"""What every part of `python -m bench` is given."""
+"""The options of `python -m bench`, passed to every part."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Options:
         adapter: part of an adapter's name; None for the best.
         models: folder of .q8ta files, written by `python -m bench save`.
         batches: batch sizes; empty for each part's own.
-        names: networks or cases; empty for all of a part's.
-        count: how often what lasts or breaks is tried.
-        jobs: how many processes run side by side, where speed is not what is measured.
-        sets: of calibration data, over which accuracy is averaged.
-        items: inputs that a network of the zoo is calibrated with and, where these are several, judged by.
-        figures: JSON file that whole networks' times are written to, or drawn from.
+        names: networks or cases; empty for all of a part.
+        count: number of attempts of `soak` and `fuzz`.
+        jobs: number of parallel processes in parts that do not measure speed.
+        sets: number of calibration sets over which accuracy is averaged.
+        items: number of calibration inputs for a network of the zoo; with several, also of test inputs.
+        figures: JSON file with times of whole networks, to write or to draw from.
     """
 
     adapter: str | None = None

@@ -1,8 +1,8 @@
-"""One runtime and one network in a process of its own: `python -m bench.peer make|run PEER NETWORK FOLDER THREADS`.
+"""Runs one network in one runtime and one process: `python -m bench.peer make|run PEER NETWORK FOLDER THREADS`.
 
-`make` writes the runtime's own file from the torch module, with torch; `run` loads that file as a user of the runtime
-would, times it, and prints a line of JSON (`bench/runtimes.py` has both for each). What a peer lacks (a package, a
-device, an operator) ends in an error that names it.
+`make` writes the runtime's file from the torch module. `run` loads that file as a user of the runtime would, times it,
+and prints a line of JSON. `bench/runtimes.py` has both functions for each runtime. If a package, a device or an
+operator is missing, the error names it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bench.runtimes import PEERS, Run
 from q8ta_wgpu.ir.graph import Array
 
 SECONDS, LEAST, MOST, PATIENCE = 6.0, 5, 200, 30.0
-"""Runs are timed for so long, at least and at most so often; those of a minute not LEAST times, but for PATIENCE."""
+"""Calls are timed for SECONDS, at least LEAST and at most MOST times, but no new one begins after PATIENCE seconds."""
 
 
 def timed(load: Callable[[], Run], image: Array) -> tuple[Array, dict[str, float]]:
-    """The result, and: seconds from the file to it, median milliseconds of a call, MiB of the process at most, and, on
-    Linux, the share of the processors that others took while calls were timed."""
+    """The result, and figures: seconds from the file to the first result, median milliseconds of a call, peak MiB of
+    the process, and, on Linux, the share of the processors that other programs used while calls were timed."""
     started = time.perf_counter()
     run = load()
     found = np.array(run(image))
@@ -44,7 +44,7 @@ def timed(load: Callable[[], Run], image: Array) -> tuple[Array, dict[str, float
 
 
 def _seconds_of_others() -> float | None:
-    """Seconds that processors worked for anything but this process since the system started; Linux counts them."""
+    """Processor seconds of other processes since the system started; None if the system is not Linux."""
     if not (counts := Path("/proc/stat")).exists():
         return None
     user, nice, system, _, _, irq, softirq, steal = map(int, counts.read_text().split()[1:9])
@@ -53,7 +53,7 @@ def _seconds_of_others() -> float | None:
 
 
 def _peak() -> float:
-    """MiB that this process held at most. getrusage counts what its parent held before it, so Linux is asked itself."""
+    """Peak MiB of this process. On Linux from /proc, since getrusage includes the parent's memory before the fork."""
     if (status := Path("/proc/self/status")).exists():
         return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) / 1024
     import resource  # Windows has none

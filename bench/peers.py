@@ -1,8 +1,8 @@
-"""The same networks, input and threads in every int8 runtime that is installed: docs/peers.md, its JSON and a picture.
+"""Compares all installed int8 runtimes on the same networks, input and threads: docs/peers.md, its JSON and a picture.
 
-Each runtime makes its file and runs it in processes of its own (`bench/peer.py`), in turns over several rounds, so that
-none is timed only while the machine is busy. What a runtime lacks is said in its row. On a machine without a GPU,
-Vulkan and WebGPU mean software on the same cores.
+Each runtime writes its file and runs it in processes of its own (`bench/peer.py`), in turns over several rounds, so
+that none is timed only while the machine is busy. If a runtime cannot run a network, its row says why. On a machine
+without a GPU, Vulkan and WebGPU mean software drivers on the same cores.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NAMES = ("resnet50", "mobilenet_v2", "subpixel")
 OURS, REFERENCE = "q8ta_wgpu int8", "torch float32, CPU"
 ROUNDS, MINUTES = 3, 10
 SLOW = 10_000
-"""Milliseconds of a call from which one round has to do."""
+"""Runtimes whose call takes at least so many milliseconds run only one round."""
 
 QUIET = 0.1
-"""Largest share of the processors that other programs may take: beyond it times are wrong, by factors at worst."""
+"""Limit of the share of the processors that other programs may use. Beyond it times may be wrong by factors."""
 
 DATA, PAGE, PICTURE = Path("docs/peers.json"), Path("docs/peers.md"), Path("docs/images/peers.svg")
 
@@ -63,11 +63,11 @@ times are wrong, by factors where rows differ in others.**
 
 
 def part_peers(options: Options) -> None:
-    """Times every peer on every network asked for; --names also takes peers by a part of their name. Rows of other
-    networks and peers stay as the last run on this machine left them."""
+    """Times every peer on every requested network. --names also selects peers by a part of their name. Other rows stay
+    as in the last run on this machine."""
     networks = [name for name in options.names if name.isidentifier() and name in _networks()] or list(NAMES)
-    parts = [name for name in options.names if name not in networks]
-    peers = [p for p in PEERS if p in (OURS, REFERENCE) or not parts or any(part in p for part in parts)]
+    patterns = [name for name in options.names if name not in networks]
+    peers = [p for p in PEERS if p in (OURS, REFERENCE) or not patterns or any(part in p for part in patterns)]
     threads = os.cpu_count() or 1
     data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     if data.get("machine") != (here := machine(options.device.name, threads)):
@@ -102,9 +102,9 @@ def machine(adapter: str, threads: int) -> str:
 
 
 def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dict[str, dict[str, Any]]:
-    """What each peer reached: medians over rounds of seconds, milliseconds, MiB and the share of the processors that
-    others took, times ours of this run, and the signal to noise of its result against torch's float32 in decibels, None
-    without that or without an error; or `missing`, why it could not."""
+    """The figures of each peer: medians over rounds of those of `peer.timed`, the time as a multiple of ours in this
+    run, and the signal-to-noise ratio of its result against torch's float32 in dB (None if there is no error). If it
+    failed, only `missing`, the reason."""
     rows: dict[str, dict[str, Any]] = {}
     folders: dict[str, Path] = {}
     for peer in through(peers, f"{network}: making files"):
@@ -133,17 +133,17 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
 
 
 def loudest(rows: dict[str, dict[str, Any]]) -> float:
-    """The largest share of the processors that other programs took while a row was timed."""
+    """The largest share of the processors that other programs used while a row was timed."""
     return max((row.get("others", 0.0) for row in rows.values()), default=0.0)
 
 
 def _left(row: dict[str, Any]) -> float:
-    """Milliseconds of a call, of which only the share counts that others left of the processors."""
+    """Milliseconds of a call, times the share of the processors that other programs left."""
     return float(row["ms"] * (1 - row.get("others", 0.0)))
 
 
 def _version(package: str) -> str:
-    """The release of a package that is installed; of ours, which need not be."""
+    """The version of an installed package, or of this library, which need not be installed."""
     if package == "q8ta_wgpu":
         return q8ta_wgpu.__version__
     try:
@@ -153,7 +153,7 @@ def _version(package: str) -> str:
 
 
 def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> tuple[str, str]:
-    """The last line a process printed, and, if it failed, why."""
+    """The last line that a process printed, and the reason if it failed."""
     command = [sys.executable, "-W", "ignore", "-m", "bench.peer", doing, peer, network, str(folder), str(threads)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "LP_NUM_THREADS": str(threads)}
     try:
@@ -166,13 +166,13 @@ def _child(doing: str, peer: str, network: str, folder: Path, threads: int) -> t
         return done.stdout.strip().rpartition("\n")[2], ""
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
     # A compiler's words, which stand below those of its Python.
-    told = [line.partition(" error: ")[2].partition(" loc(")[0] for line in lines if " error: " in line]
-    reasons = told[:1] or [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
+    compiler = [line.partition(" error: ")[2].partition(" loc(")[0] for line in lines if " error: " in line]
+    reasons = compiler[:1] or [line for line in lines if "Error" in line] or lines or [f"ended with {done.returncode}"]
     return "", f"{doing}: {reasons[-1].strip().replace(str(folder), '')[:160]}"
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """A network's rows, fastest first; who could not take part last, and why."""
+    """A network's table, fastest first; then the peers that could not run it, and why."""
     lines = ["| runtime | ms | times | load s | memory MiB | dB | others |", "|---" * 7 + "|"]
     for peer, row in sorted(rows.items(), key=lambda item: float(item[1].get("times") or np.inf)):
         name = f"{peer} ({row['version']})" if row["version"] else peer
@@ -193,7 +193,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def page(data: dict[str, Any]) -> str:
-    """docs/peers.md: a table for each network, and the picture."""
+    """The text of docs/peers.md: a table for each network, and the picture."""
     parts = [HEAD, f"{data['machine']}.\n", f"![Milliseconds of a call, by network](images/{PICTURE.name})\n"]
     for network, rows in data["networks"].items():
         loud = [LOUD.format(most=loudest(rows))] if loudest(rows) > QUIET else []
@@ -202,7 +202,7 @@ def page(data: dict[str, Any]) -> str:
 
 
 def draw(data: dict[str, Any], target: Path) -> None:
-    """Bars of how long a call takes against ours, a panel for each network."""
+    """Draws bars of each peer's time relative to ours, with a panel for each network."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

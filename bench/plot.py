@@ -1,4 +1,4 @@
-"""The picture of README: whole networks here and in PyTorch CUDA, drawn from the figures of one run."""
+"""Draws README's picture of whole networks here and in PyTorch CUDA, from the figures of one run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DRAWN = {
     "torch f32 compiled": ("PyTorch CUDA float32, compiled", "#bbbbbb"),
     "torch f16 compiled": ("PyTorch CUDA float16 (tensor cores), compiled", "#ff9d4d"),
 }
-"""Columns of the figures that are drawn: label and colour."""
+"""The columns of the figures that are drawn, with label and colour."""
 
 UNIT = "torch f32 compiled"
-"""The column that is 1."""
+"""The column by which others are divided."""
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "networks.svg"
 

@@ -1,4 +1,4 @@
-"""Int8 matrix products with every kernel, and ResNet-50's convolutions as shares of a product's rate."""
+"""Times int8 matrix products with every kernel, and ResNet-50's convolutions relative to a product's rate."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from q8ta_wgpu.runtime.device import Device
 
 
 def timed(device: Device, graph: Graph, kernels: list[Kernel]) -> dict[Kernel, float]:
-    """Median microseconds of each kernel, taken in turns."""
+    """Median microseconds of each kernel, timed in turns."""
     names = {kernel.name: kernel for kernel in kernels}
     found = compared({kernel.name: load(graph, device, plan_for(graph, kernel)) for kernel in kernels})
     return {names[name]: us for name, us in found.items()}
 
 
 def tiled(graph: Graph, device: Device) -> list[Kernel]:
-    """The candidates that are not the general kernel."""
+    """The kernels that can run the graph's node, except the general one."""
     return [k for k in candidates(graph, device) if not k.name.endswith((".direct", ".gemv"))]
 
 
 def gemm_rates(device: Device, size: int = 4096) -> tuple[float, float]:
-    """TOPS of an int8 matrix product: with the kernel chosen, and with the best one."""
+    """TOPS of an int8 matrix product with the chosen kernel, and with the best one."""
     graph = linear(size, size, size)
     times = timed(device, graph, tiled(graph, device))
     return 2e-6 * macs(graph) / times[chosen(graph, device)], 2e-6 * macs(graph) / min(times.values())
@@ -40,12 +40,12 @@ PRODUCTS = (
 """(M, K, N): squares, few rows, the linears of ViT-B/16 and of 512 tokens of a decoder."""
 
 _FEW = 16
-"""Rows of which cuBLASLt has no int8 product."""
+"""Up to so many rows cuBLASLt has no int8 product."""
 
 
 def part_gemm(options: Options) -> None:
-    """Int8 matrix products of several shapes with every kernel: the one chosen beside the best, and PyTorch's
-    `torch._int_mm` (cuBLASLt, which gives int32 without an epilogue) where it has CUDA."""
+    """Times int8 matrix products of several shapes with every kernel, and prints the chosen and the best one. If there
+    is CUDA, also `torch._int_mm` (cuBLASLt, whose result is int32, without an epilogue)."""
     device = options.device
     for m, k, n in PRODUCTS:
         graph = linear(m, k, n)
@@ -59,7 +59,7 @@ def part_gemm(options: Options) -> None:
 
 
 def _int_mm(m: int, k: int, n: int) -> float | None:
-    """Microseconds of PyTorch's int8 product in CUDA graphs of several; None without PyTorch or CUDA."""
+    """Microseconds of PyTorch's int8 product, from CUDA graphs of several; None without PyTorch or CUDA."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch
@@ -76,7 +76,7 @@ def _int_mm(m: int, k: int, n: int) -> float | None:
 
 
 _CALLS = 20
-"""Products in one graph, so that what starts it does not count."""
+"""Products in one CUDA graph, so that its launch hardly counts."""
 
 
 RESNET50: tuple[tuple[int, int, int, int, int, int], ...] = (
@@ -109,7 +109,7 @@ RESNET50: tuple[tuple[int, int, int, int, int, int], ...] = (
 
 
 def part_resnet50(options: Options) -> None:
-    """ResNet-50's convolution shapes: the chosen kernel beside the others, and their share of the product's rate."""
+    """Times ResNet-50's convolutions with every kernel, and prints rates as shares of a large product's rate."""
     device = options.device
     gemm, best_gemm = gemm_rates(device)
     print(f"product of 4096^3: {gemm:.1f} TOPS with the kernel chosen, {best_gemm:.1f} with the best")

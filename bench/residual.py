@@ -1,6 +1,6 @@
-"""Residual streams in int8 and int16: signal to noise of small vision transformers against their float results.
+"""Residual streams in int8 and int16: signal-to-noise ratio of small vision transformers against float32.
 
-One learns scikit-learn's digits for a minute, one has random weights and twelve blocks. Needs torch, torchao and
+One is trained on scikit-learn's digits for a minute, one has random weights and twelve blocks. Needs torch, torchao and
 scikit-learn.
 """
 
@@ -19,7 +19,7 @@ EPOCHS, BATCH, LEARNING_RATE = 20, 100, 6e-3
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each behind a layer norm and added to its input."""
+    """A pre-norm transformer block: attention and a two-layer perceptron."""
 
     def __init__(self, width: int, heads: int = 4) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Patches of an image (n, channels, size, size) to ten classes."""
+    """A vision transformer: images (n, channels, size, size) to ten classes."""
 
     def __init__(self, width: int, depth: int, patch: int, channels: int, size: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Transformer(nn.Module):
 
 
 def part_residual(options: Options) -> None:
-    """A table: network, dtype of the stream, decibels, nodes in float."""
+    """Prints a table: network, dtype of the stream, decibels, nodes in float32."""
     torch.manual_seed(0)
     learnt, images = _digits()
     _compare(

@@ -1,5 +1,5 @@
-"""Linears one behind the other: of one row, as a decoder's token meets them, bound by the bytes of their weights; and
-by what they read: integers of a scale, or rows of a scale each."""
+"""Times chains of linears: with one row, as for a decoder's token, where reading weights dominates; and with different
+inputs: integers with one scale, or with a scale for each row."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 
 SHAPES = ((2048, 2048), (2048, 8192), (2048, 128256))
-"""(inputs, outputs) of Llama-3.2-1B's linears; chains of the second come back by (8192, 2048)."""
+"""(inputs, outputs) of Llama-3.2-1B's linears. Chains of the second alternate with (8192, 2048)."""
 
 BYTES = 192 << 20
-"""Int8 weights of a chain: many times what a GPU's caches hold."""
+"""Bytes of a chain's int8 weights, many times the size of a GPU's caches."""
 
 
 def bits(outputs: int, inputs: int, group: int) -> tuple[Array, ...]:
-    """Random weights of 4 bits and their epilogue's numbers. The zero point is 0."""
+    """Random weights of 4 bits, multiplier, offset and correction. The zero point is 0."""
     rng = np.random.default_rng(0)
     packed = rng.integers(-128, 128, (outputs, inputs // group, 1 + group // 2), dtype=np.int8)
     packed[..., 0] |= 64
@@ -32,8 +32,8 @@ def bits(outputs: int, inputs: int, group: int) -> tuple[Array, ...]:
 
 
 def chain(layers: Sequence[tuple[int, int]], rows: int, group: int) -> Graph:
-    """Linears of (inputs, outputs) in order, each with weights of its own. One that reads another width than the last
-    one's result has reads the input. `group` 0: int8."""
+    """Linears of (inputs, outputs), each with its own weights. Each reads the result of the last one, or the graph's
+    input if the widths differ. `group` is the block size of 4-bit weights; 0 means int8 weights."""
     q = QParams(0.02, 0)
     graph = Graph(["x"], [], types={"x": TensorType((rows, layers[0][0]), INT8X4, q)})
     last = "x"
@@ -49,7 +49,7 @@ def chain(layers: Sequence[tuple[int, int]], rows: int, group: int) -> Graph:
 
 
 def measured(device: Device, inputs: int, outputs: int, rows: int) -> dict[str, tuple[float, int]]:
-    """Microseconds of one linear by its weights' form, and their bytes."""
+    """(microseconds, bytes of weights) of one linear, for weights of 8 and of 4 bits."""
     turns = ((inputs, outputs), (outputs, inputs)) if outputs < 1 << 16 else ((inputs, outputs),)
     count = max(1, BYTES // (inputs * outputs * len(turns)))
     graphs = {name: chain(turns * count, rows, group) for name, group in (("int8", 0), ("4 bits", 32))}
@@ -60,7 +60,7 @@ def measured(device: Device, inputs: int, outputs: int, rows: int) -> dict[str, 
 
 
 STREAMS = {"int8": INT8X4, "int16": INT16X4, "a scale a row": INT16X4}
-"""What linears read and give: integers of a dtype, multiplied as they are or, of the last one, rounded by rows."""
+"""Dtype of the values between linears, by title. The last one is rounded to int8 with a scale for each row."""
 
 BLOCKS = ((512, 2048), (2048, 512), (512, 512), (512, 512))
 """(inputs, outputs) of the linears that `part_scales` runs, in order."""
@@ -99,7 +99,7 @@ def stream(rows: int, name: str) -> Graph:
 
 
 def part_scales(options: Options) -> None:
-    """Linears of a transformer's block, of one row and of 64, or of the batches given: by what they read."""
+    """Times a transformer block's linears with one row and with 64, or `--batches`, for each of STREAMS."""
     for rows in options.batches or (1, 64):
         graphs = {name: stream(rows, name) for name in STREAMS}
         loaded = {name: load(graph, options.device) for name, graph in graphs.items()}
@@ -110,8 +110,8 @@ def part_scales(options: Options) -> None:
 
 
 def part_rows(options: Options) -> None:
-    """Chains of linears of one row, or of the batches given, with weights of 8 and of 4 bits: a layer's time beside a
-    copy's of as many bytes."""
+    """Times chains of linears with one row, or `--batches`, and weights of 8 and of 4 bits: a layer's time, and that of
+    a copy of as many bytes."""
     device = options.device
     for rows in options.batches or (1,):
         for inputs, outputs in SHAPES:

@@ -1,6 +1,6 @@
-"""Runtimes that the same networks are run in: how each makes its file of a torch module, and loads it as a user would.
+"""The compared runtimes: how each makes its file from a torch module, and loads it as a user would.
 
-A runtime's package is imported by the functions that need it: one that is missing ends in an error that names it.
+A runtime's package is imported by the functions that need it, so that an error names a missing one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Run = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Peer:
-    """A runtime: its package, what writes its file into a folder, and what loads that for a number of threads."""
+    """A runtime: its package, a function that writes its file to a folder, and one that loads it for some threads."""
 
     package: str
 
@@ -110,7 +110,7 @@ def _load_inductor(folder: Path, threads: int) -> Run:
 
 
 def _make_onnx(module: nn.Module, x: Tensor, folder: Path) -> None:
-    """float.onnx and int8.onnx: quantize and dequantize around each operator, weights by channel."""
+    """Writes float.onnx and int8.onnx: QDQ around each operator, weights with a scale for each channel."""
     import torch
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -142,13 +142,13 @@ def _load_onnx(file: str) -> Callable[[Path, int], Run]:
 
 
 def _load_onnx_webgpu(folder: Path, threads: int) -> Run:
-    """By the plugin of a package of its own, which takes software adapters where it is told to."""
+    """Loads by the plugin package, which uses software adapters only if it is told to."""
     import onnxruntime
     import onnxruntime_ep_webgpu as plugin
 
     swiftshader()
     os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
-    # The ending lets it offer a device where the system lists no GPU.
+    # The suffix makes it offer a device if the system lists no GPU.
     onnxruntime.register_execution_provider_library("webgpu.virtual", plugin.get_library_path())
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == plugin.get_ep_name()]
     if not devices:
@@ -170,7 +170,7 @@ def _of_session(session: Any) -> Run:
 
 
 def swiftshader() -> None:
-    """Shows Dawn the software driver of `.ci/adapter`: it refuses Mesa's."""
+    """Lets Dawn find SwiftShader, which `.ci/adapter` installs, since it refuses Mesa's software driver."""
     if (driver := Path(sys.prefix) / "share/swiftshader/vk_swiftshader_icd.json").exists():
         os.environ["VK_ADD_DRIVER_FILES"] = str(driver)
 
@@ -255,8 +255,8 @@ def _load_iree(folder: Path, threads: int) -> Run:
 
 
 def _read_back(found: Any) -> Array:
-    """IREE's array on the host, by a buffer that can be mapped: IREE itself hands numpy's memory to the driver, and
-    lavapipe takes whole pages only."""
+    """Copies IREE's array to the host through a mapped buffer. IREE would import numpy's memory into the driver, but
+    lavapipe only takes whole pages."""
     from iree.runtime import BufferUsage, HalFence, MemoryType
 
     view, device = found._buffer_view, found._device
@@ -278,7 +278,7 @@ def _read_back(found: Any) -> Array:
 
 
 def _load_tinygrad(folder: Path, threads: int) -> Run:
-    """Through Dawn's library that dawn-python carries."""
+    """Loads with Dawn's library from the package dawn-python."""
     os.environ["DEV"] = "WEBGPU"
     package = find_spec("pydawn")
     if package is None or package.origin is None:

@@ -1,7 +1,7 @@
-"""What lasts: memory, objects and bytes over many sessions, runs and threads, by `python -m bench soak`.
+"""Looks for leaks and wrong results over many sessions, runs and threads: `python -m bench soak`.
 
-`--count` is how many runs a soak has (10,000); a tenth of it is how many rounds open, run and close a session, and how
-often each of eight threads runs. Memory is what Linux counts as resident.
+`--count` (10,000) is the number of runs of a soak. The number of sessions that are opened, run and closed, and of runs
+in each of eight threads, is a tenth of it. Memory is Linux's resident memory.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ EXPECTED = [Session(MODEL, "reference")(x) for x in INPUTS]
 THREADS = 8
 AWAITED = 16
 WARM = 20
-"""Calls after which nothing is made for the first time any more."""
+"""Calls after which all lazy initialization is done."""
 
 Work = Callable[[Device, int], int]
-"""Does something so many times on a device, and returns how many results were wrong."""
+"""Does something `int` times on a device, and returns the number of wrong results."""
 
 
 @dataclass(frozen=True)
 class Lasted:
-    """Bytes of resident memory and objects of the engine that work left behind, and how many results were wrong."""
+    """Growth of resident memory in bytes, growth of the number of the engine's objects, and number of wrong results."""
 
     memory: int
     objects: int
@@ -52,7 +52,7 @@ class Lasted:
 
 
 def lasting(work: Work, device: Device, count: int) -> Lasted:
-    """Work done `count` times, measured after WARM more times before it."""
+    """Does work `count` times, after WARM times that are not measured."""
     wrong = work(device, WARM)
     before = _held(device)
     wrong += work(device, count)
@@ -78,7 +78,7 @@ def _differs(found: Any, turn: int) -> int:
 
 
 def rounds(device: Device, count: int) -> int:
-    """A session is opened, run twice and closed."""
+    """Opens, runs twice and closes a session."""
     wrong = 0
     for turn in range(count):
         with Session(MODEL, device) as session:
@@ -87,20 +87,20 @@ def rounds(device: Device, count: int) -> int:
 
 
 def unused(device: Device, count: int) -> int:
-    """A session is opened and closed."""
+    """Opens and closes a session."""
     for _ in range(count):
         Session(MODEL, device).close()
     return 0
 
 
 def runs(device: Device, count: int) -> int:
-    """A session is called."""
+    """Calls a session."""
     with Session(MODEL, device) as session:
         return sum(_wrong(session, turn) for turn in range(count))
 
 
 def kept(device: Device, count: int) -> int:
-    """A session is called that turns rows and writes them into its state."""
+    """Calls a session that applies a rotary embedding and writes rows into its state."""
     inputs = {**random_inputs(TURNED), "place": np.array([3, 5], np.float32)}
     expected = Session(TURNED, "reference")(**inputs)
     with Session(TURNED, device) as session:
@@ -108,14 +108,14 @@ def kept(device: Device, count: int) -> int:
 
 
 def streamed(device: Device, count: int) -> int:
-    """A session is given a stream."""
+    """Runs a stream through a session."""
     with Session(MODEL, device) as session:
         outputs = session.run_many(INPUTS[turn % len(INPUTS)] for turn in range(count))
         return sum(_differs(found, turn) for turn, found in enumerate(outputs))
 
 
 def awaited(device: Device, count: int) -> int:
-    """Sixteen calls at a time are awaited."""
+    """Awaits calls of a session, sixteen at a time."""
 
     async def all_of_them(session: Session) -> int:
         free = asyncio.Semaphore(AWAITED)
@@ -131,13 +131,13 @@ def awaited(device: Device, count: int) -> int:
 
 
 def threads_on_one(device: Device, count: int) -> int:
-    """Eight threads call one session."""
+    """Calls one session from eight threads."""
     with Session(MODEL, device) as session:
         return _in_threads(count, lambda turn: _wrong(session, turn))
 
 
 def threads_on_several(device: Device, count: int) -> int:
-    """Eight threads call a session each."""
+    """Calls eight sessions, each from a thread of its own."""
     sessions = [Session(MODEL, device) for _ in range(THREADS)]
     try:
         return _in_threads(count, lambda turn: _wrong(sessions[turn % THREADS], turn))
@@ -147,7 +147,7 @@ def threads_on_several(device: Device, count: int) -> int:
 
 
 def _in_threads(count: int, call: Callable[[int], int]) -> int:
-    """`call` of every turn in so many turns of each of THREADS threads."""
+    """The sum of `call(turn)` over `count` turns in each of THREADS threads."""
 
     def work(thread: int) -> int:
         return sum(call(turn * THREADS + thread) for turn in range(count))
@@ -166,7 +166,7 @@ SOAKS: dict[Work, int] = {
     threads_on_one: 10,
     threads_on_several: 10,
 }
-"""What is done, and the part of `--count` that it is done."""
+"""The soaks, and by what `--count` is divided for each."""
 
 
 def _found(options: Options) -> Iterator[Tried]:
@@ -181,5 +181,5 @@ def _found(options: Options) -> Iterator[Tried]:
 
 
 def part_soak(options: Options) -> None:
-    """Every soak on one adapter."""
+    """Runs every soak on one adapter."""
     record(list(_found(options)))

@@ -1,10 +1,10 @@
-"""The SPIR-V that a kernel becomes, read out of this process. Linux only.
+"""Inspects the SPIR-V of a kernel in the memory of this process. Linux only.
 
-wgpu shows nobody what naga wrote, but right after a pipeline is made the words handed to the driver still stand in the
-memory of the process. This makes the pipeline of one linked kernel, finds its module there, and counts the
-instructions that matter: a packed dot product is one `OpSDot` on two 32-bit words (capability
-DotProductInput4x8BitPacked); where the adapter lacks it naga writes bit field extractions, products and sums instead.
-Then it times both forms on the adapter. Numbers of instructions and capabilities: SPIR-V specification 1.6.
+wgpu does not give access to naga's output, but right after a pipeline is made, the words that were passed to the driver
+are still in memory. This makes the pipeline of one linked kernel, finds its module, and counts some instructions. A
+packed dot product is one `OpSDot` on two 32-bit words (capability DotProductInput4x8BitPacked). If the adapter lacks
+that, naga writes bit field extractions, products and sums instead. Then it times both forms on the adapter. Numbers of
+instructions and capabilities are those of the SPIR-V specification 1.6.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Words = NDArray[np.uint32]
 
 
 def instructions(words: Words) -> list[tuple[int, Words]]:
-    """(opcode, operands) of the module that `words` begins with; empty if they are none."""
+    """(opcode, operands) of each instruction of the module at the beginning of `words`; empty if there is none."""
     bound = int(words[3]) if len(words) > HEADER else 0
     if not 0 < bound < LARGEST_BOUND or int(words[1]) >> 16 != 1 or int(words[4]) != 0:
         return []
@@ -72,9 +72,9 @@ def modules() -> Iterator[list[tuple[int, Words]]]:
 
 
 def counts(device: Device, program: Program) -> tuple[Counter[str], set[str]]:
-    """How often each counted instruction stands in the module of a program's only kernel, and its capabilities.
+    """The number of each counted instruction in the module of a program's only kernel, and its capabilities.
 
-    Raises LookupError where no module is found that was not there before.
+    Raises LookupError if no new module is found.
     """
     before = {_key(module) for module in modules()}
     device.pipeline(program.shaders[0], len(program.dispatches[0].buffers))
@@ -92,7 +92,7 @@ def _key(module: list[tuple[int, Words]]) -> bytes:
 
 
 def part_spirv(options: Options) -> None:
-    """Prints the counts of the kernel chosen for a matrix product, and the rates of both forms of the dot product."""
+    """Prints the counts for the kernel of a matrix product, and the rates of both forms of the dot product."""
     device = options.device
     graph = linear(1024, 1024, 1024)
     kernel = chosen(graph, device)

@@ -1,7 +1,7 @@
-"""From a file to the first result, each time in a process of its own, by `python -m bench start`.
+"""Times the start from a file to the first result, each in a process of its own: `python -m bench start`.
 
-Cold: the driver's caches of shaders, and ours, are empty folders. Warm: what the cold start left in them; the median of
-ROUNDS. Seconds of each stage:
+Cold: the driver's shader caches, and ours, are empty folders. Warm: with the caches that the cold start wrote; the
+median of ROUNDS. Seconds of each stage:
 
  import      Python's modules, numpy's and ours; backend: the engine's package, which reads its header or loads its code
  file        reading and verifying the model; adapters: listing those of the engine; device: requesting one
@@ -38,7 +38,7 @@ FIGURES = Path("out/start.json")
 
 
 def started(file: str, adapter: str | None) -> dict[str, float]:
-    """Seconds of every stage, in this process."""
+    """Seconds of every stage of a start in this process."""
     stages: dict[str, float] = {}
     before = time.perf_counter()
 
@@ -77,7 +77,7 @@ def started(file: str, adapter: str | None) -> dict[str, float]:
 
 
 def _timed(owner: type, name: str, nested: bool = False) -> list[float]:
-    """Lets a method note the seconds of each call; of calls within each other, those of the outer one."""
+    """Patches a method to record the seconds of each call in the returned list; if `nested`, only outermost calls."""
     seconds: list[float] = []
     inside = [0]
     original = getattr(owner, name)
@@ -97,7 +97,7 @@ def _timed(owner: type, name: str, nested: bool = False) -> list[float]:
 
 
 def in_process(file: Path, adapter: str | None, caches: str) -> dict[str, float]:
-    """The same in a process of its own that keeps its caches in a folder."""
+    """Seconds of every stage of a start in a new process, with its caches in a folder."""
     folders = ("XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")
     code = f"import json; from bench.start import started; print(json.dumps(started({str(file)!r}, {adapter!r})))"
     environment = {**os.environ, **dict.fromkeys(folders, caches)}
@@ -109,7 +109,7 @@ def in_process(file: Path, adapter: str | None, caches: str) -> dict[str, float]
 
 
 def part_start(options: Options) -> None:
-    """Every network cold and warm, in seconds."""
+    """Prints and saves the seconds of cold and warm starts of every network."""
     print(f"{'':<24}" + "".join(f"{stage:>12}" for stage in STAGES))
     rows: dict[str, dict[str, float]] = {}
     for name in options.names or NAMES:

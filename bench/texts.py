@@ -1,4 +1,4 @@
-"""Networks that begin with integers: token numbers and masks, a timestep, categories. With random weights, as those of
+"""Networks with integer inputs: token ids and masks, a timestep, categories. Weights are random, as in
 `bench.architectures`."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ LENGTH = 16
 
 
 class Integers(NamedTuple):
-    """An int64 input: its shape, and the number that all of it lies below."""
+    """An int64 input: its shape, and the exclusive upper bound of its elements."""
 
     shape: tuple[int, ...]
     below: int
@@ -30,9 +30,9 @@ TIMESTEPS = (
     "LTXVideoTransformer3DModel",
     "SD3Transformer2DModel",
 )
-"""Networks of `bench.architectures.DIFFUSERS` that take an integer as well."""
+"""Networks of `bench.architectures.DIFFUSERS` that also accept an integer timestep."""
 BAGS = ((64, "sum"), (32, "mean"), (100, "max"))
-"""Tables of DLRM: rows, and what it makes of several."""
+"""Embedding tables of DLRM: number of rows, and how several rows are reduced."""
 
 IDS = Integers((1, LENGTH), VOCABULARY)
 ONLY_IDS = {"input_ids": IDS}
@@ -80,7 +80,7 @@ T5 = {
 }
 STATES = {**DECODER, "state_size": 8, "time_step_rank": 8}
 EXPERTS = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
-"""The weights of the experts that each token chose are gathered; transformers' default, a grouped matmul, is not
+"""Options that gather the weights of each token's experts, since transformers' default, a grouped matmul, is not
 supported."""
 WHISPER = {
     **{name: value for name, value in SEQ2SEQ.items() if name != "max_position_embeddings"},

@@ -1,4 +1,4 @@
-"""GPU times of several programs, taken in turns: what falls on the machine meanwhile falls on all of them."""
+"""GPU times of several programs, measured in turns, so that other work on the machine slows all of them alike."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
 
 SPIN_UP = 0.5
-"""Seconds of work before the first sample: clocks rise only under load."""
+"""Seconds of work before the first sample, since clocks rise only under load."""
 
 SAMPLE = 10_000
-"""Microseconds one sample takes at least, in as many runs as that needs, up to 100."""
+"""A sample has as many runs, up to 100, as take at least so many microseconds."""
 
 ROUNDS, FEWEST, ENOUGH = 9, 3, 10.0
-"""Samples of each program; how many at least where all of them would take more than ENOUGH seconds."""
+"""Samples of each program; at least FEWEST, if all ROUNDS would take more than ENOUGH seconds."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Loaded:
 
     @property
     def program(self) -> Program:
-        """What runs."""
+        """The program."""
         return self.executor.program
 
     def microseconds(self, runs: int = 1) -> float:
@@ -56,8 +56,8 @@ def load(
     keep: Callable[[Kernel], bool] | None = None,
     target: Target | None = None,
 ) -> Loaded:
-    """A graph's program with the layouts of `plan` (optimal ones by default), of the kernels that `keep` accepts, for
-    the device's target or another that it can run."""
+    """Loads a graph's program with the layouts of `plan` (by default optimal ones), only with kernels that `keep`
+    accepts, for the device's target or another one that it can run."""
     target = target or device.target
     with only(keep or (lambda kernel: True)):
         if plan is None:
@@ -89,14 +89,14 @@ def interleaved(programs: Mapping[str, Loaded]) -> dict[str, float]:
 
 
 def spin(session: Session, *inputs: Array) -> None:
-    """Calls a session until clocks are up."""
+    """Calls a session until clocks have risen."""
     start = time.perf_counter()
     while time.perf_counter() - start < SPIN_UP:
         session(*inputs)
 
 
 def compared(programs: Mapping[str, Loaded]) -> dict[str, float]:
-    """`interleaved`, and the programs closed."""
+    """`interleaved`; closes the programs."""
     try:
         return interleaved(programs)
     finally:
@@ -105,7 +105,7 @@ def compared(programs: Mapping[str, Loaded]) -> dict[str, float]:
 
 
 def heaviest(timing: Timing, count: int = 8) -> str:
-    """Each kernel's share of a run, and the dispatches that take longest."""
+    """A text: each kernel's share of a run, and the slowest dispatches."""
     medians = timing.medians
     shares: dict[str, float] = {}
     for dispatch, us in zip(timing.program.dispatches, medians, strict=True):

@@ -1,6 +1,6 @@
-"""The experiments of the ExecuTorch pull requests this project comes from, on one adapter, in one run.
+"""The experiments of the ExecuTorch pull requests that this project re-creates, on one adapter, in one run.
 
-For networks they need resnet50.q8ta and refinenet.q8ta in the folder of models.
+Experiments on networks need resnet50.q8ta and refinenet.q8ta in the folder of models.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ TILES_CPU = ("16x16", "8x16")
 """Tiles to compare on a CPU, where a product of 4096 x 4096 takes long."""
 
 SHUFFLES = (((1, 128, 64, 36), 2), ((1, 8, 128, 72), 2), ((1, 9, 240, 426), 3), ((1, 256, 32, 32), 4))
-"""(shape, factor): the two of the light-weight RefineNet, a sub-pixel network to 720p, a deep one."""
+"""(shape, factor) of pixel_shuffles: two of the light-weight RefineNet, one of a sub-pixel network to 720p, and one
+with many channels."""
 
 QPARAMS = {"one scale": (QParams(0.02, -3), QParams(0.02, -3)), "two scales": (QParams(0.02, -3), QParams(0.031, 11))}
 
 
 def part_convolution(options: Options) -> None:
-    """ResNet-50 with the kernels chosen by rule against the general kernels alone."""
+    """Times ResNet-50 with the kernels chosen by rule, and only with general kernels."""
     device = options.device
     graph = q8.load(options.models / "resnet50.q8ta").graph
     us = compared({"chosen": load(graph, device), "general": load(graph, device, keep=general)})
@@ -56,7 +57,7 @@ def part_convolution(options: Options) -> None:
 
 
 def part_gemv(options: Options) -> None:
-    """Matrix-vector kernels against the best tile for few rows, and the number of rows where they cross."""
+    """Times matrix-vector kernels and the best tile for few rows, and finds the number of rows where the tile wins."""
     print(f"{'K':>5} {'N':>5} " + "".join(f"{f'M={m} gemv/tile us':>24}" for m in ROWS) + "   tiles win from")
     for k, n in PRODUCTS:
         cells, crossing = [], ""
@@ -98,7 +99,7 @@ def shuffle_graph(shape: tuple[int, ...], factor: int, qs: tuple[QParams, QParam
 
 
 def unfolded(graph: Graph) -> Graph:
-    """Every pixel_shuffle and dequantize in the dispatch of a weighted sum as nodes of their own."""
+    """A copy of a graph in which pixel_shuffles and dequantizes are not fused into weighted sums."""
     graph = graph.copy()
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -123,7 +124,7 @@ def unfolded(graph: Graph) -> Graph:
 
 
 def unfused(graph: Graph) -> Graph:
-    """Every pixel_shuffle as view -> permute -> view in float32, between a dequantize and a quantize if it was int8."""
+    """A copy of a graph with pixel_shuffles as float32 view -> permute -> view, between dequantize and quantize."""
     graph = unfolded(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -151,7 +152,7 @@ def unfused(graph: Graph) -> Graph:
 
 
 def from_4c(graph: Graph, device: Device) -> Plan:
-    """The optimal plan of a graph whose inputs come in 4C, as convolutions write them."""
+    """The optimal plan of a graph with inputs in 4C, as convolutions write them."""
     problem = problem_of(graph, device.target)
     problem = replace(problem, free={name: (Layout.PACKED_INT8_4C,) for name in graph.inputs})
     found, bound = optimal(problem)
@@ -159,7 +160,7 @@ def from_4c(graph: Graph, device: Device) -> Plan:
 
 
 def part_pixel_shuffle(options: Options) -> None:
-    """Fused int8 pixel_shuffle against the chain that it replaces, alone and inside a RefineNet."""
+    """Times the fused int8 pixel_shuffle and the chain that it replaces, alone and in a RefineNet."""
     device = options.device
     print(f"{'pixel_shuffle from 4C':<26} {'':<11} {'chain us':>14} {'fused us':>14} {'times':>6}   (dispatches)")
     for shape, factor in SHUFFLES:
@@ -194,7 +195,7 @@ def _refinenet(folder: Path) -> Graph:
 
 
 def part_clones(options: Options) -> None:
-    """Transitions between layouts in the RefineNet, with and without fusion, under both policies."""
+    """Counts transitions between layouts in the RefineNet, with and without fusion, under both policies."""
     device = options.device
     graph = _refinenet(options.models)
     print(f"{'layout transitions, RefineNet':<32} {'greedy':>8} {'optimal':>8}")

@@ -1,7 +1,7 @@
-"""q8ta.js beside onnxruntime-web, by WebGPU and by WASM, in one page of Chromium: the same ONNX file and input.
+"""Compares q8ta.js with onnxruntime-web's WebGPU and WASM in one page of Chromium, on the same ONNX file and input.
 
 Networks are quantized by onnxruntime's static quantization (QDQ, int8, weights by channel). Needs torch, onnx,
-onnxruntime, and where `.ci/browser` puts its packages `npm install onnxruntime-web`. Runs are timed in turns, from
+onnxruntime, and `npm install onnxruntime-web` where `.ci/browser` puts its packages. Runs are timed in turns, from
 typed array to typed array.
 """
 
@@ -65,7 +65,7 @@ _CODE = """
 
 
 def networks() -> dict[str, Made]:
-    """The demo's network on a small picture, and MobileNetV2 at its own size."""
+    """The networks: the demo's on a small picture, and MobileNetV2 at its usual size."""
     from demo.network import trained
     from tests.networks import mobilenet_v2
 
@@ -73,8 +73,8 @@ def networks() -> dict[str, Made]:
 
 
 def part_web(options: Options) -> None:
-    """Prints medians in milliseconds, how far results are from the float network's, and how many of q8ta.js are not
-    Python's."""
+    """Prints median milliseconds, the signal-to-noise ratio of results against the float network's, and how many
+    elements of q8ta.js differ from Python's."""
     from tests.web import engines as web
 
     package = web.PACKAGES / "node_modules" / "onnxruntime-web" / "dist"
@@ -105,8 +105,8 @@ def part_web(options: Options) -> None:
 
 
 def _written(module: Any, shape: tuple[int, ...], folder: Path) -> tuple[Array, Array]:
-    """A network as an ONNX file and exported for q8ta.js, and an input. What the float network and the file's reference
-    make of that, flat."""
+    """Writes a network as an ONNX file and exported for q8ta.js, and an input. Returns the flat results of the float
+    network and of the reference."""
     import torch
     from onnxruntime import quantization  # type: ignore[import-not-found, unused-ignore]
 

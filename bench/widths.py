@@ -1,4 +1,4 @@
-"""What 16 bits cost: operators on int8 and on int16, with results of the same width, in turns."""
+"""Compares operators on int8 and on int16, with results of the same width, timed in turns."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CASES: Mapping[str, tuple[str, tuple[Shape, ...], tuple[Shape, ...], dict[str, A
     "add 6304x768": ("add", ((6304, 768), (6304, 768)), (), {"alpha": 1.0}),
     "mean 32x256x56x56": ("mean", ((32, 256, 56, 56),), (), {"dims": (2, 3), "keepdim": True}),
 }
-"""Operator, shapes of its activations and of its constants, attributes."""
+"""Title -> (operator, shapes of activations, shapes of constants, attributes)."""
 
 
 def graph_of(
     op: str, shapes: tuple[Shape, ...], constants: tuple[Shape, ...], attrs: dict[str, Any], dtype: str
 ) -> Graph:
-    """An operator between integers of a dtype, as it runs."""
+    """The runnable graph of an operator between integers of a dtype."""
     rng, graph, inputs = np.random.default_rng(0), Graph(), []
     step = 4.0 / RANGES[dtype][1]
     for i, shape in enumerate(shapes):
@@ -65,7 +65,7 @@ def _near_one(rng: np.random.Generator, shape: Shape) -> Array:
 
 
 def _weight(graph: Graph, rng: np.random.Generator, shape: Shape) -> str:
-    """A weight in int8, dequantized."""
+    """Adds a dequantized int8 weight to a graph; returns its name."""
     scale = np.full(shape[0], 0.01 / np.prod(shape[1:]) ** 0.5, np.float32)
     parts: tuple[Array, ...] = (rng.integers(-127, 128, shape, dtype=np.int8), scale, np.zeros(shape[0], np.int32))
     names = tuple(graph.add_constant(f"w{i}", part) for i, part in enumerate(parts))
@@ -75,7 +75,7 @@ def _weight(graph: Graph, rng: np.random.Generator, shape: Shape) -> str:
 
 
 def part_widths(options: Options) -> None:
-    """Median microseconds at 8 and at 16 bits, and their ratio."""
+    """Prints median microseconds with 8 and with 16 bits, and their ratio."""
     for name in options.names or CASES:
         graphs = {dtype: graph_of(*CASES[name], dtype) for dtype in (INT8X4, INT16X4)}
         floats = [node.op for node in graphs[INT16X4].nodes if node.op in (CASES[name][0], "quantize")]

@@ -1,5 +1,7 @@
-"""What other quantizers lose at the least: convolutions, linears and recurrent projections read int8, and nothing else
-is rounded. This judges the library, so it uses nothing of it: torch exports the module and computes in float32."""
+"""A yardstick for quantizers: simulates a module in which only the operands of convolutions, linears and recurrent
+projections are rounded to int8, which every int8 quantizer does at least.
+
+Since it judges this library, it does not use it: torch exports the module and computes in float32."""
 
 from __future__ import annotations
 
@@ -22,21 +24,23 @@ PRODUCTS: Mapping[Any, int] = {
     aten.addmv.default: 1,
     aten.baddbmm.default: 1,
 }
-"""Where the operands of a product begin. torch decomposes every convolution, linear and recurrent layer into these. A
-recurrent layer has a product with the hidden state for each step, so each step has a range of its own."""
+"""Products, to which torch decomposes convolutions, linears and recurrent layers, and the index of their first operand.
+A recurrent layer has a product with the hidden state in each step, so each step has a range of its own."""
 
 
 def yardstick(module: torch.nn.Module, calibration: Iterable[Tensor | Sequence[Tensor]]) -> Callable[..., Any]:
-    """A simulation of the module in which whatever is multiplied by constants is int8, with one scale and zero point
-    from its least to its largest value over the calibration, and so are those constants, with a scale for every output
-    channel and zero point 0. A product of two values that depend on inputs, as in attention, stays in float32.
+    """Simulates a module with int8 products.
+
+    A value that is multiplied by constants is rounded to int8, with one scale and zero point for its range over the
+    calibration. The constants are rounded to int8 with a scale for each output channel and zero point 0. A product of
+    two values that depend on inputs, as in attention, stays in float32.
 
     Args:
-        module: in eval mode.
-        calibration: items are a tensor or the positional arguments, all of the same shapes.
+        module: a module in eval mode.
+        calibration: items are a tensor or a tuple of positional arguments, all of the same shapes.
 
     Returns:
-        A function that takes arguments of those shapes and returns what the module does.
+        A function that takes arguments of those shapes and returns the module's output.
     """
     items = [(item,) if isinstance(item, Tensor) else tuple(item) for item in calibration]
     with torch.no_grad(), warnings.catch_warnings():
@@ -54,7 +58,7 @@ def yardstick(module: torch.nn.Module, calibration: Iterable[Tensor | Sequence[T
 def _group_norm(
     x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True
 ) -> Tensor:
-    """For inputs in any memory format: torch's own operator, where it is exported, takes contiguous ones alone."""
+    """group_norm for inputs in any memory format; torch's exported operator only takes contiguous ones."""
     rows = x.reshape(x.shape[0], groups, -1)
     y = torch.nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps).reshape(x.shape)
     shape = (1, -1, *[1] * (x.dim() - 2))
@@ -63,11 +67,11 @@ def _group_norm(
 
 
 class _Simulation(Interpreter):
-    """Runs a graph. Observes what is multiplied by constants until `rounds`, then rounds it and the constants.
+    """Runs a graph. Until `rounds` is set it observes operands of products with constants; then it rounds both.
 
     Attributes:
-        operands: the calls that are rounded, with the places of the observed argument and of the constant one.
-        ranges: the least and the largest value of what each of them observed, 0 among them.
+        operands: the products with a constant: index of the observed operand, and of the constant one.
+        ranges: the smallest and the largest value of each observed operand, extended to include 0.
     """
 
     def __init__(self, graph: GraphModule) -> None:
@@ -81,7 +85,7 @@ class _Simulation(Interpreter):
             return self.run(*inputs)
 
     def run_node(self, n: Node) -> Any:
-        """Of a product with a constant: what it makes of both in int8."""
+        """Runs a node; before a product with a constant, observes or rounds its operands."""
         if n not in self.operands:
             return super().run_node(n)
         fetched, keywords = self.fetch_args_kwargs_from_env(n)
@@ -111,25 +115,25 @@ def _operands(graph: GraphModule) -> dict[Node, tuple[int, int]]:
 
 
 def affine(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """x on the 256 steps from low to high, 0 among them."""
+    """Rounds x to 256 steps from low to high, one of which is 0."""
     scale = ((high - low) / 255).clamp_min(torch.finfo(torch.float32).tiny)
     zero = (-128 - low / scale).round()
     return ((x / scale).round() + zero).clamp(-128, 127).sub(zero) * scale
 
 
 def symmetric(w: Tensor, summed: Sequence[int]) -> Tensor:
-    """w on the 255 steps from its negative largest value to the largest, over the dimensions that are summed."""
+    """Rounds w to 255 steps between -m and m, the largest magnitude over the dimensions that are summed."""
     scale = (w.abs().amax(tuple(summed), keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
     return (w / scale).round().clamp(-127, 127) * scale
 
 
 def _constant(node: Node, args: Sequence[Any], place: int) -> Tensor:
-    """The constant operand of a product, rounded with a scale for every output channel."""
+    """The constant operand of a product, rounded with a scale for each output channel."""
     w: Tensor = args[place]
     if node.target != aten.convolution.default:
         return symmetric(w, [-1 if place == PRODUCTS[node.target] else max(-2, -w.dim())])
     transposed, groups = args[6], args[8]
     if not transposed:
         return symmetric(w, range(1, w.dim()))
-    by_group = w.reshape(groups, -1, *w.shape[1:])  # then inputs, outputs of the group, places
+    by_group = w.reshape(groups, -1, *w.shape[1:])  # (groups, inputs, outputs of the group, *kernel)
     return symmetric(by_group, [1, *range(3, by_group.dim())]).flatten(0, 1)

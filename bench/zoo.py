@@ -1,8 +1,8 @@
-"""Architectures that people bring, of the libraries in `bench.architectures`, with random weights, one after another.
+"""Tries the architectures of `bench.architectures` with random weights, one after another.
 
-Each network is quantized, compiled, run and compared with the numpy reference in a process of its own with a time
-limit; its row is appended to a JSON file when it is done, so that a run can be stopped and goes on where it was. The
-rows are written as a table to docs/zoo.md. Needs the extra `zoo`. Run with `--device`, other adapters' rows join.
+Each network is quantized, compiled, run and compared with the numpy reference, in a process of its own with a time
+limit. Its row is appended to a JSON file, so that an interrupted run can be continued. The rows are written as a table
+to docs/zoo.md. Needs the extra `zoo`. Runs with another `--device` add rows for that adapter.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from q8ta_wgpu.progress import through
 Row = dict[str, Any]
 
 RATIOS = ("snr_db", "yardstick_db", "predicted_db", "float_db")
-"""What a row says of signal to noise, in the order of the table's columns."""
+"""The signal-to-noise ratios in a row, in the order of the table's columns."""
 
 LIMIT = 600
-"""Seconds a network may take."""
+"""Limit of seconds for one network."""
 
 RESULTS = Path("out/zoo.json")
 TABLE = Path("docs/zoo.md")
 
 
 def measured(name: str, adapter: str | None, items: int = 1) -> Row:
-    """The row of one network; `error` says at which step it failed, and why. It is calibrated with one input and judged
-    by that, or with several `items`, and judged by as many others."""
+    """The row of one network; `error` has the step that failed, and the reason. It is calibrated with one input and
+    judged by the same one, or with several `items`, and judged by as many others."""
     import torch
 
     from examples.vision import declare_operators
@@ -87,7 +87,7 @@ def measured(name: str, adapter: str | None, items: int = 1) -> Row:
 
 
 def _predicted(program: Any) -> float | None:
-    """What `quantize` predicted for the output that is farthest below the yardstick, in dB."""
+    """The signal-to-noise ratio that `quantize` predicted for the output farthest below the yardstick, in dB."""
     *_, predicted = noted(program.graph_module, PRECISION, (None,))
     return None if predicted is None else round(predicted, 1)
 
@@ -98,7 +98,7 @@ def _versions(*packages: str) -> list[str]:
 
 
 def described(model: q8.Model) -> Row:
-    """What a model's graph says: multiply-adds in int8 and in all, float nodes, islands and their reasons."""
+    """A row's fields from a model's report: multiply-adds in int8 and in total, float nodes, islands and reasons."""
     report = model.report()
     return {
         "macs": report.macs[1],
@@ -115,8 +115,8 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 def _compared(model: q8.Model, judged: list[Arrays], floats: list[Arrays], adapter: str | None) -> Row:
-    """A run on the device beside the reference: elements that differ, and by how much of the largest; and all inputs
-    beside the float module, as a ratio of signal to noise."""
+    """A row's fields from runs: elements that differ between device and reference, and by how much relative to the
+    largest; the signal-to-noise ratio against the float module over all inputs."""
     start = time.perf_counter()
     with q8.Session(model, adapter) as session:
         row: Row = {"dispatches": len(session.program.dispatches)}
@@ -138,13 +138,13 @@ def _compared(model: q8.Model, judged: list[Arrays], floats: list[Arrays], adapt
 
 
 def _ratio(expected: list[Arrays], found: list[Arrays]) -> float | None:
-    """Of the first outputs for all inputs."""
+    """The signal-to-noise ratio of the first outputs over all inputs, in dB."""
     ratio = decibels(*(np.concatenate([arrays[0].ravel() for arrays in every]) for every in (expected, found)))
     return None if ratio is None else round(ratio, 1)
 
 
 def _yardstick(module: Any, calibration: list[Any], judged: list[Any], floats: list[Arrays]) -> float | None:
-    """None where torch alone cannot export the module."""
+    """The yardstick's signal-to-noise ratio in dB; None if torch cannot export the module by itself."""
     try:
         simulated = yardstick(module, calibration)
         return _ratio(floats, [_arrays(simulated(*x)) for x in judged])
@@ -153,7 +153,7 @@ def _yardstick(module: Any, calibration: list[Any], judged: list[Any], floats: l
 
 
 def _rounded(x: Any) -> Any:
-    """An input on the 256 steps of int8 over its range, which is noise at some -40 dB; integers as they are."""
+    """An input rounded to 256 steps over its range, which adds noise of some -40 dB; integers are unchanged."""
     if not x.is_floating_point():
         return x
     step = (x.max() - x.min()) / 255
@@ -165,8 +165,8 @@ def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
         return [outputs]
     if hasattr(outputs, "numpy"):
         return [outputs.numpy()]
-    parts = outputs.values() if isinstance(outputs, dict) else outputs
-    return [array for part in parts if part is not None for array in _arrays(part)]
+    nested = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for part in nested if part is not None for array in _arrays(part)]
 
 
 def _in_a_process(name: str, adapter: str | None, items: int) -> Row:
@@ -184,7 +184,7 @@ def _in_a_process(name: str, adapter: str | None, items: int) -> Row:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a results file; the last one of a network on a device counts."""
+    """The rows of a results file, of which only the last for each network and device counts."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = {(row["name"], row.get("device", "")): row for row in map(json.loads, lines)}
     ran = {name for name, device in rows if device}
@@ -192,7 +192,7 @@ def read(path: Path) -> list[Row]:
 
 
 def part_zoo(options: Options) -> None:
-    """Runs the networks that have no row yet, or those named, `jobs` at a time, and writes the table."""
+    """Runs the networks without a row, or those in `--names`, `jobs` at a time, and writes the table."""
     RESULTS.parent.mkdir(exist_ok=True)
     done = {row["name"] for row in read(RESULTS)}
     wanted = list(options.names) or [name for name in names() if name not in done]
@@ -226,7 +226,7 @@ def _share(row: Row) -> str:
 
 
 def summary(rows: list[Row]) -> str:
-    """How many run, how many without a mismatch, and how much of their work is int8."""
+    """A sentence: how many networks run, how many without a mismatch, and how much of their work is int8."""
     ran = [row for row in rows if "error" not in row]
     equal = [row for row in ran if not row["mismatches"]]
     share = sum(r["macs_int8"] for r in ran) / max(sum(r["macs"] for r in ran), 1)
@@ -237,7 +237,7 @@ def summary(rows: list[Row]) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """docs/zoo.md: all networks on the device that ran most of them, and how many ran on others."""
+    """The text of docs/zoo.md: all networks on the device that ran most of them, and how many ran on others."""
     devices = [device for device, _ in Counter(row.get("device", "") for row in rows).most_common() if device]
     on = {device: rank for rank, device in enumerate(devices)}
     first: dict[str, Row] = {}
@@ -284,12 +284,12 @@ def table(rows: list[Row]) -> str:
 
 
 def _compared_with(rows: list[Row]) -> list[str]:
-    """How SNR stands to the yardstick and to what was predicted: a paragraph, where any row has them."""
-    apart = {
+    """A paragraph that compares SNR with the yardstick and the predictions, if any row has them."""
+    differences = {
         key: [row["snr_db"] - row[key] for row in rows if row.get("snr_db") is not None and row.get(key) is not None]
         for key in ("yardstick_db", "predicted_db")
     }
-    beside, errors = apart.values()
+    beside, errors = differences.values()
     if not beside or not errors:
         return []
     near = [sum(abs(error) <= most for error in errors) for most in (1, 2)]
@@ -318,7 +318,7 @@ def _row(row: Row) -> str:
 
 
 def _exceptions(row: Row) -> str:
-    """Multiply-adds and operators that are not int8, float islands, elements that differ; empty without any."""
+    """A cell: multiply-adds and operators that are not int8, float islands, elements that differ; empty without any."""
     found = [] if _share(row) == "100.0 %" else [f"{_share(row)} int8 macs"]
     found += [f"{op} {count}" for op, count in sorted(row["float32"].items())]
     found += [f"{row['islands']} islands"] if row["islands"] else []
@@ -327,20 +327,20 @@ def _exceptions(row: Row) -> str:
 
 
 def _differing(row: Row) -> str:
-    apart = f" of {row['elements']} (by {row['error_share']:.1e})" if row["mismatches"] else ""
-    return f"{row['mismatches']}{apart}"
+    size = f" of {row['elements']} (by {row['error_share']:.1e})" if row["mismatches"] else ""
+    return f"{row['mismatches']}{size}"
 
 
 def _others(rows: list[Row], devices: list[str]) -> list[str]:
-    """How many networks, by rows that are not in the table, ran on each device, and which of them differ there."""
+    """A paragraph on devices that are not in the table: how many networks ran on each, and which of them differ."""
     again = [device for device in devices if any(row.get("device") == device for row in rows)]
     if not again:
         return []
     lines = ["", "## Other devices", "", "| device | architectures | mismatches |", "|---|---|---|"]
     for device in again:
-        there = [row for row in rows if row.get("device") == device]
-        differ = [f"{_name(row)} {_differing(row)}" for row in there if row["mismatches"]]
-        lines.append(f"| {device} | {len(there)} | {', '.join(differ) or 'none'} |")
+        own = [row for row in rows if row.get("device") == device]
+        differ = [f"{_name(row)} {_differing(row)}" for row in own if row["mismatches"]]
+        lines.append(f"| {device} | {len(own)} | {', '.join(differ) or 'none'} |")
     return lines
 
 
@@ -353,5 +353,5 @@ if __name__ == "__main__":
     parser.add_argument("name")
     parser.add_argument("--device")
     parser.add_argument("--items", type=int, default=1)
-    given = parser.parse_args()
-    print(json.dumps(measured(given.name, given.device, given.items)))
+    arguments = parser.parse_args()
+    print(json.dumps(measured(arguments.name, arguments.device, arguments.items)))

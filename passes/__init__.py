@@ -1,7 +1,7 @@
-"""The way from an imported graph to one that runs: the passes, in order, and why each comes where it does.
+"""The passes that make an imported graph runnable, in order, and why each comes where it does.
 
-Comes in: a graph of float operators between quantizes and dequantizes. Goes out: the runnable one, which a model file
-holds, and by `lower` the one that runs on a target. May use: model, kernels, ir.
+Comes in: a graph of float operators between quantizes and dequantizes. Goes out: the runnable graph, which a model file
+holds; `lower` makes of it the graph for a target. May use: model, kernels, ir.
 """
 
 from __future__ import annotations
@@ -31,49 +31,48 @@ from q8ta_wgpu.passes.whole_numbers import whole_numbers
 Pass = Callable[[Graph], None]
 
 PASSES: tuple[Pass, ...] = (
-    # No-op views and equal quantizes would hide the patterns below from each other.
+    # First, because no-op views and repeated quantizes would hide the patterns of later passes.
     simplify,
-    # A result that is given as uint8 is rounded once.
+    # The quantize of a uint8 result takes over the rounding and clamping before it: x.round().clamp(0, 255).
     whole_numbers,
     # Quantizes of constants become int8 constants, views of weights become weights.
     fold_constants,
-    # Weights with zero points, which files of uint8 weights have, are int8 about zero.
+    # Weights with zero points, as files with uint8 weights have, become int8 weights with zero point 0.
     center_weights,
-    # States are the integers that are read and written, before anything is moved past a quantize.
+    # States are stored as the integers that are read and written, before anything moves past a quantize.
     round_states,
-    # Operators that programs write as several, while nothing is fused.
+    # Operators that programs write as several become one, before anything is fused.
     combine,
-    # Slices of a sum that have scales of their own are one int8 tensor before byte-moving operators take it apart.
+    # Slices of a weighted sum that have a scale each become one int8 tensor, before moves are taken to the int8 side.
     scale_slices,
-    # However masks of scores are written they are one, before softmax and attention look for it; what they mask may be
-    # moved behind them.
+    # All masks of scores become one, added last, before softmax and attention look for it.
     gather_masks,
-    # Byte-moving operators leave the float side: dequantizes move down past them, activations and quantizes up.
+    # Moves of elements work on int8: dequantizes sink below them, activations and quantizes rise above them.
     sink_dequantize,
     sink_moves,
     hoist_quantize,
     whole_numbers,
-    # Equal quantizations that follow each other, around moves as well, are one: a product sees what its operand is.
+    # Equal quantizations in a row become one, so that a product sees the quantization of its operand.
     cancel_qdq,
-    # Scales of rows are chosen from int16 where that is stored.
+    # Scales of rows are computed from int16 where that is stored.
     read_rows,
-    # What masks were taken out of may be computed from int8 values, and rounded by nobody.
+    # Scores that gather_masks separated from masks, and that no quantizer saw, are quantized.
     round_scores,
-    # Two products of activations and a softmax between them that nobody quantized, or int16 holds, are an attention.
+    # Two products with a softmax between, whose scores are not quantized or int16, become one attention.
     fuse_attention,
     # dequantize -> x -> (activation, clamps) -> quantize becomes the int8 form of x.
     fuse_int8,
-    # What fusion left: dequantize -> quantize becomes nothing or a table.
+    # The remaining dequantize -> quantize pairs vanish, or become tables.
     cancel_qdq,
-    # Tables that clamp fold into their producer's range, tables of tables into one.
+    # Tables that only clamp become their producer's range, a table of a table becomes one table.
     fold_tables,
-    # An add, a table or a dequantize behind a convolution or linear joins its dispatch; tables must be final.
+    # An add, a table or a dequantize after a convolution or linear becomes part of its dispatch; tables are final now.
     fold_epilogues,
-    # Tables of int8 rows, before they become float constants.
+    # A gather from a quantized table becomes an embedding, before the table becomes a float constant.
     fuse_embedding,
-    # Weights no int8 operator took become float constants.
+    # Weights that no int8 operator reads become float constants.
     fold_weights,
-    # What the passes above made equal or dead.
+    # Last, to drop nodes that the passes above made equal or dead.
     simplify,
 )
 

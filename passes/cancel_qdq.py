@@ -1,5 +1,4 @@
-"""Removes what is left of dequantize -> quantize: nothing if the scales agree, a requantization otherwise. Integers are
-made of int8 in steps of 1 without floats between."""
+"""Removes dequantize -> quantize and dequantize -> to_int32."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def cancel_qdq(graph: Graph) -> None:
-    """quantize(dequantize(x)) becomes x, or a requantization where scale, zero point, dtype or range differ: of int8 to
-    int8 a table. to_int32(dequantize(x)) reads x."""
+    """quantize(dequantize(x)) becomes x. Where scale, zero point, dtype or range differ it becomes a requantization,
+    which from int8 to int8 is a table. to_int32(dequantize(x)) becomes to_int32(x) where x is int8 of scale 1."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         dequantize = rewriter.producer(node.inputs[0]) if node.op in ("quantize", "to_int32") else None

@@ -1,4 +1,4 @@
-"""Weights with zero points become weights about zero, exactly: sum x * (w - z)."""
+"""Weights with zero points become weights with zero point 0, exactly: w - z as int8."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def center_weights(graph: Graph) -> None:
-    """w - z where int8 holds it. Where it does not, what is over is the weight of a second copy of the channels that
-    have such weights: x * 200 = x * 127 + x * 73."""
+    """Stores w - z as int8. Where it exceeds int8, the rest becomes the weight of a second copy of that input channel:
+    x * 200 = x * 127 + x * 73."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         if not isinstance(OPS[node.op].int8, WeightedSum):
@@ -25,22 +25,22 @@ def center_weights(graph: Graph) -> None:
         if weight is None or found is None:
             continue
         steps, scale, axis = found
-        held = np.clip(steps, -128, 127)
-        over = steps - held
+        clipped = np.clip(steps, -128, 127)
+        rest = steps - clipped
         channels = -1 if node.op == "linear" else 1
-        which = np.flatnonzero(over.any(tuple(d for d in range(over.ndim) if d != channels % over.ndim)))
+        exceeding = np.flatnonzero(rest.any(tuple(d for d in range(rest.ndim) if d != channels % rest.ndim)))
         x = node.inputs[0]
-        if which.size:
-            if over.max() > 127 or node.op not in ("linear", "conv2d") or axis == channels % over.ndim:
+        if exceeding.size:
+            if rest.max() > 127 or node.op not in ("linear", "conv2d") or axis == channels % rest.ndim:
                 continue
-            x = _with_copies(rewriter, node, which, channels)
-            held = np.concatenate((held, np.take(over, which, channels)), channels)
-        _center(rewriter, node, x, weight, (held.astype(np.int8), scale, axis))
+            x = _with_copies(rewriter, node, exceeding, channels)
+            clipped = np.concatenate((clipped, np.take(rest, exceeding, channels)), channels)
+        _center(rewriter, node, x, weight, (clipped.astype(np.int8), scale, axis))
     rewriter.commit()
 
 
 def _steps(graph: Graph, weight: Node) -> tuple[Array, Array, int] | None:
-    """w - z, scales and their axis of a constant weight whose zero points are not all 0."""
+    """(w - z, scales, their axis) of a constant weight; None of any other value, or where all zero points are 0."""
     if any(name not in graph.constants for name in weight.inputs):
         return None
     if weight.op == "dequantize_weight":
@@ -55,12 +55,12 @@ def _steps(graph: Graph, weight: Node) -> tuple[Array, Array, int] | None:
     return (values.astype(np.int32) - zeros, scale, axis) if zeros.any() else None
 
 
-def _with_copies(rewriter: Rewriter, node: Node, which: Array, axis: int) -> str:
-    """The input of a sum with copies of some channels of every group behind the group's own."""
+def _with_copies(rewriter: Rewriter, node: Node, copied: Array, axis: int) -> str:
+    """Inserts an index_select that appends copies of some channels to each group of a weighted sum's input."""
     graph, x = rewriter.graph, node.inputs[0]
     shape, groups = graph.types[x].shape, node.attrs.get("groups", 1)
     dim = axis % len(shape)
-    each = np.concatenate((np.arange(shape[dim] // groups), which))
+    each = np.concatenate((np.arange(shape[dim] // groups), copied))
     index = (np.arange(groups)[:, None] * (shape[dim] // groups) + each).reshape(-1).astype(np.int32)
     inputs = (x, graph.add_constant(f"{node.output}.channels", index))
     select = Node("index_select", inputs, node.output, {"dim": dim, "extent": shape[dim]})
@@ -68,13 +68,13 @@ def _with_copies(rewriter: Rewriter, node: Node, which: Array, axis: int) -> str
 
 
 def _center(rewriter: Rewriter, node: Node, x: str, weight: Node, found: tuple[Array, Array, int]) -> None:
-    """Lets a sum read `x` and a weight about zero."""
+    """Rewrites a weighted sum to read `x` and (values, scale, axis) with zero point 0."""
     graph, (values, scale, axis) = rewriter.graph, found
     names = (
         graph.add_constant(f"{weight.output}.centered", values),
         graph.add_constant(f"{weight.output}.scale", scale),
         graph.add_constant(f"{weight.output}.zero", np.zeros(scale.shape, np.int32)),
     )
-    made = Node("dequantize_weight", names, node.output, {"axis": axis})
-    centered = rewriter.insert(node, made.op, names, made.attrs, infer(graph, made), f"{weight.output}.about_zero")
+    new = Node("dequantize_weight", names, node.output, {"axis": axis})
+    centered = rewriter.insert(node, new.op, names, new.attrs, infer(graph, new), f"{weight.output}.about_zero")
     rewriter.replace(node, replace(node, inputs=(x, centered, *node.inputs[2:])))

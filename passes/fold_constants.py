@@ -1,4 +1,4 @@
-"""Computes at compile time what depends on constants alone."""
+"""Computes nodes whose inputs are all constants."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 _WEIGHTS = ("dequantize", "dequantize_weight")
 
 _OF_ANY_BATCH = "expand_batch"
-"""Constant at one size of the batch alone."""
+"""Its result depends on the batch size, which may change."""
 
 
 def fold_constants(graph: Graph) -> None:
-    """Replaces nodes of constant inputs by their value, and views or permutes of a quantized weight by a weight.
+    """Replaces nodes with constant inputs by their value, and moves of a quantized weight by a moved weight.
 
-    Dequantized constants stay: an int8 operator may want the int8 behind them.
+    Dequantized constants stay, since an int8 operator may read the int8 constant before them.
     """
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
@@ -36,7 +36,7 @@ def fold_constants(graph: Graph) -> None:
 
 
 def fold_weights(graph: Graph) -> None:
-    """Replaces every node of constant inputs by its value, the dequantized weights that float operators read too."""
+    """Replaces every node with constant inputs by its value, dequantized weights included."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         if _reads_constants(graph, node) and node.op != _OF_ANY_BATCH:
@@ -53,7 +53,8 @@ def _value(graph: Graph, node: Node) -> Array:
 
 
 def _moved(graph: Graph, node: Node, weight: Node) -> Node | None:
-    """dequantize_weight of the moved values, if the channels stay along one axis, each once or repeated."""
+    """The dequantize of a weight whose values are moved, in place of a move of the dequantized weight. Scales per
+    channel must still lie along one axis, each once or repeated; else None."""
     if weight.op == "dequantize":
         t = graph.types[weight.inputs[0]]
         values = _move(graph, node, graph.constants[weight.inputs[0]])
@@ -78,7 +79,7 @@ def _moved(graph: Graph, node: Node, weight: Node) -> Node | None:
 
 
 def _lines(channel: Array) -> dict[int, Array]:
-    """The axes along which alone an array changes, with its entries along each."""
+    """The axes such that the array varies along no other one, each with the array's entries along it."""
     lines = {}
     for axis in range(channel.ndim):
         line = channel[tuple(slice(None) if i == axis else slice(1) for i in range(channel.ndim))]

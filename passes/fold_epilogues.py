@@ -1,7 +1,7 @@
-"""Folds what follows a weighted sum into its dispatch, as stages of its epilogue: q8ta_add, q8ta_mul, q8ta_table,
-dequantize, pixel_shuffle before it.
+"""Fuses operators that follow a weighted sum into its dispatch, as stages of its epilogue: q8ta_add, q8ta_mul,
+q8ta_table, pixel_shuffle, dequantize.
 
-The int8 value in between is still formed, in registers: the same bytes.
+The int8 value before each stage is still computed, in registers, so the bytes stay the same.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from q8ta_wgpu.kernels.epilogue.stages import Add, Dequantize, Mul, PixelShuffle
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 POSITIONS = {"q8ta_add": (1, 0), "q8ta_mul": (1, 0), "q8ta_table": (0,), "dequantize": (0,), "pixel_shuffle": (0,)}
-"""What may join a sum, and the operands that may be the sum: of two the later one first, as it is computed last."""
+"""Operators that may be fused, and the positions at which they may read the weighted sum, in the order of trial."""
 
 
 def fold_epilogues(graph: Graph) -> None:
-    """One sweep; a sum is changed only where what follows is its single reader and it is no graph output."""
+    """Fuses in one sweep. The fused node must be the only reader of the sum, and the sum no output of the graph."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         for position in POSITIONS.get(node.op, ()):
@@ -34,7 +34,7 @@ def fold_epilogues(graph: Graph) -> None:
 
 
 def _merged(graph: Graph, source: Node, shuffle: Node | None, node: Node, position: int) -> Node | None:
-    """`source` with `node` as further stages, None where its operator or its epilogue does not take them."""
+    """The sum `source` with `node` as further stages, None where its operator or its epilogue does not allow them."""
     others = tuple(name for i, name in enumerate(node.inputs) if i != position)
     if "epilogue" not in source.attrs or source.output in others:
         return None
@@ -49,7 +49,7 @@ def _merged(graph: Graph, source: Node, shuffle: Node | None, node: Node, positi
 
 
 def _stages(graph: Graph, shuffle: Node | None, node: Node, position: int) -> tuple[Stage, ...]:
-    """What a node, behind a pixel_shuffle or not, is as stages behind the value it reads at `position`."""
+    """The stages that compute a node, after a pixel_shuffle or not, from the value it reads at `position`."""
     q, attrs = graph.types[node.inputs[position]].q, node.attrs
     if node.op == "pixel_shuffle":
         return (PixelShuffle(attrs["upscale_factor"]),)
@@ -60,7 +60,7 @@ def _stages(graph: Graph, shuffle: Node | None, node: Node, position: int) -> tu
             return (Add(attrs["lo"], attrs["hi"], q.zero, own, other, attrs["shift"]),)
         case "q8ta_mul":
             if graph.types[node.output].dtype != INT8X4:
-                raise GraphError(f"a product that joins a sum is int8, found {graph.types[node.output]}")
+                raise GraphError(f"a product that is fused into a sum must be int8, found {graph.types[node.output]}")
             return (Mul(attrs["lo"], attrs["hi"], q.zero, attrs["multiplier"]),)
         case "q8ta_table":
             return (Table(q.zero),)

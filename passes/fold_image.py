@@ -1,4 +1,4 @@
-"""Folds the quantize of a float image into the convolution that reads it: it is quantized while it is loaded."""
+"""Fuses the quantize of a float image into the convolution that reads it, which then quantizes while it loads."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 CONVOLUTION, OF_IMAGE = "q8ta_conv2d", "q8ta_conv2d_image"
 
 MOST_LOADS = 3 << 22
-"""Floats that a GPU quantizes while loading in less time than a dispatch of `quantize` takes: every pixel once for each
-tap and each tile of channels. `python -m bench image` on an H200: up to 11 million are faster, 43 slower."""
+"""Limit of floats that are quantized while loading: each pixel once for each tap and each tile of channels. Above it a
+separate `quantize` is faster. `python -m bench image` on an H200: up to 11 million are faster, 43 million slower."""
 
 TILE = 64
-"""Channels of the result that share what was loaded."""
+"""Output channels that share one load."""
 
 
 def pays(call: Call, target: Target) -> bool:
-    """Whether a q8ta_conv2d_image is faster than quantize and q8ta_conv2d; on a CPU it always was."""
+    """Whether q8ta_conv2d_image is faster than quantize and q8ta_conv2d. On CPUs it always was when measured."""
     weight = call.inputs[1].shape
     pixels = call.output.numel // weight[0]
     return target.few_cores or pixels * math.prod(weight[1:]) * -(-weight[0] // TILE) <= MOST_LOADS
 
 
 def fold_image(graph: Graph, target: Target) -> None:
-    """Makes quantize -> q8ta_conv2d one q8ta_conv2d_image, whatever the convolution's epilogue, where the convolution
-    is all that reads the int8 image, q8ta_conv2d_image takes it, and it `pays` on the target."""
+    """Replaces quantize -> q8ta_conv2d by q8ta_conv2d_image, with any epilogue. The convolution must be the only reader
+    of the int8 image, q8ta_conv2d_image must support it, and it must pay on the target."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         quantize = rewriter.only_producer(node.inputs[0]) if node.op == CONVOLUTION else None

@@ -1,5 +1,9 @@
-"""Folds tables: identities vanish, clamps join their producer's range, a table of a table is one table, and so is a sum
-or a product of what tables make of one value: x·sigmoid(x), rounded in between, is a table of x."""
+"""Folds tables (q8ta_table, a function of one int8 value as 256 entries).
+
+* An identity vanishes, and a clamp becomes the range of its producer.
+* A table of a table becomes one table.
+* A sum or product of tables of one value becomes one table: x·sigmoid(x), rounded in between, is a table of x.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def _clamp(table: Array, q: QParams) -> tuple[int, int] | None:
-    """(lo, hi) if the table of values of a quantization is clip(x, lo, hi)."""
+    """(lo, hi) if a table over a quantization's range is clip(x, lo, hi); else None."""
     lo, hi = int(table[0]), int(table[-1])
     low, high = q.range
     same = lo <= hi and np.array_equal(table, np.clip(np.arange(low, high + 1), lo, hi))
@@ -21,7 +25,7 @@ def _clamp(table: Array, q: QParams) -> tuple[int, int] | None:
 
 
 def _clamped(node: Node, low: int, high: int) -> Attrs | None:
-    """The attributes of a node that clamps its result to [low, high] as well, None where it has no range."""
+    """A node's attributes, with its result also clamped to [low, high]; None where it has no range."""
     if "epilogue" in node.attrs:
         epilogue = node.attrs["epilogue"].clamped(low, high)
         return {**node.attrs, "epilogue": epilogue} if epilogue else None
@@ -30,9 +34,8 @@ def _clamped(node: Node, low: int, high: int) -> Attrs | None:
     return {**node.attrs, **{name: int(np.clip(node.attrs[name], low, high)) for name in ("lo", "hi")}}
 
 
-def _of_one(graph: Graph, rewriter: Rewriter, node: Node) -> Node:
-    """One table for a sum or a product whose operands are tables of one int8 value, or that value itself; any other
-    node as it is."""
+def _as_table(graph: Graph, rewriter: Rewriter, node: Node) -> Node:
+    """Replaces a sum or product of tables of one int8 value, or of that value itself, by a table; returns the node."""
     if node.op not in ("q8ta_add", "q8ta_mul") or graph.types[node.output].dtype != INT8X4:
         return node
     tables = [p if (p := rewriter.producer(name)) and p.op == "q8ta_table" else None for name in node.inputs]
@@ -48,10 +51,10 @@ def _of_one(graph: Graph, rewriter: Rewriter, node: Node) -> Node:
 
 
 def fold_tables(graph: Graph) -> None:
-    """Applies the four rules in one sweep; a producer is changed only where the table is its only reader."""
+    """Applies all rules in one sweep. A producer is changed only where the table is its only reader."""
     rewriter = Rewriter(graph)
     for each in rewriter.nodes():
-        node = _of_one(graph, rewriter, each)
+        node = _as_table(graph, rewriter, each)
         if node.op != "q8ta_table":
             continue
         source, table = node.inputs[0], graph.constants[node.inputs[1]]

@@ -1,4 +1,5 @@
-"""Two products of int8 and the softmax between them, which nobody quantized or int16 holds, as one attention."""
+"""Fuses two products of activations and the softmax between them into one attention, where scores and softmax are not
+quantized, or stored in int16. `softmax(q @ k * factor + bias + mask) @ v` becomes q8ta_attention."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.unmask import predicate
 
 SHARES = QParams(2.0**-16, -(2**15), INT16X4)
-"""How shares of a whole are stored in int16."""
+"""Quantization of softmax results in int16: 0 to 1."""
 
 
 def fuse_attention(graph: Graph) -> None:
-    """Makes an attention of each product behind a softmax of scores that nobody quantized, or stored in int16."""
+    """Replaces each product that completes an attention, and is quantized, by q8ta_attention. Where an operand is int16
+    no such kernel exists: then scores and softmax are quantized to int16 instead."""
     rewriter = Rewriter(graph)
     regions = Regions(rewriter)
     for node in rewriter.nodes():
@@ -36,7 +38,7 @@ def fuse_attention(graph: Graph) -> None:
 
 
 def _softmax(rewriter: Rewriter, name: str) -> tuple[Node | None, bool]:
-    """The softmax that a product reads, and whether it is stored in int16 between the two: weights are fine then."""
+    """The node whose result a product reads, in an attention the softmax, and whether that is stored in int16."""
     node = rewriter.only_producer(name)
     quantize = rewriter.only_producer(node.inputs[0]) if node is not None and node.op == "dequantize" else None
     if quantize is None or quantize.op != "quantize" or rewriter.graph.types[quantize.output].dtype != INT16X4:
@@ -45,7 +47,7 @@ def _softmax(rewriter: Rewriter, name: str) -> tuple[Node | None, bool]:
 
 
 def _store_scores(rewriter: Rewriter, product: Node, factor: float, operands: tuple[str, str]) -> None:
-    """Stores the scores of an attention of int16, which is three operators, in int16 that holds all there may be, and
+    """Quantizes scores `operands[0] @ operands[1] * factor` to int16, over the range that int operands can reach, then
     their sums with constants that are no masks."""
     types, end = [rewriter.graph.types[name] for name in operands], product.output
     scaled = rewriter.only_reader(end)
@@ -67,7 +69,7 @@ def _store_scores(rewriter: Rewriter, product: Node, factor: float, operands: tu
 
 
 def _bias(rewriter: Rewriter, add: Node) -> str | None:
-    """The constant that a sum adds to scores, and that masks nothing."""
+    """The constant that a sum adds to scores, if it is no mask."""
     constants = rewriter.graph.constants
     found = next((name for name in add.inputs if name in constants), None) if add.op == "add" else None
     masks = found is None or not constants[found].min() > MASKS_FROM
@@ -75,11 +77,12 @@ def _bias(rewriter: Rewriter, add: Node) -> str | None:
 
 
 def _symmetric(reached: float) -> QParams:
+    """The int16 quantization of values between -reached and reached."""
     return QParams(reached / RANGES[INT16X4][1], 0, INT16X4)
 
 
 def _store_bias(rewriter: Rewriter, add: Node, name: str) -> float:
-    """Lets a sum read a constant in int16; how far it reaches."""
+    """Stores a constant operand of a sum in int16; returns its largest absolute value."""
     graph, values = rewriter.graph, rewriter.graph.constants[name]
     reached = max(float(np.abs(values).max()), SMALLEST_SCALE * RANGES[INT16X4][1])
     q = _symmetric(reached)
@@ -90,7 +93,7 @@ def _store_bias(rewriter: Rewriter, add: Node, name: str) -> float:
 
 
 def _store(rewriter: Rewriter, name: str, q: QParams) -> None:
-    """Lets what alone reads a value read it as it is quantized to int16."""
+    """Inserts quantize and dequantize between a value and its only reader, if it has one."""
     reader, real = rewriter.only_reader(name), rewriter.graph.types[name]
     if reader is not None:
         low, high = q.range
@@ -102,26 +105,25 @@ def _store(rewriter: Rewriter, name: str, q: QParams) -> None:
 
 
 def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
-    """Replaces `quantize`, and the product of softmax and values before it, by the attention that gives the quantized
-    value, where they are one."""
+    """Replaces `quantize` by an attention, if the region that it quantizes begins with the last product of one."""
     graph, node, to = rewriter.graph, region.first, rewriter.graph.types[quantize.output]
     softmax, stored = _softmax(rewriter, node.inputs[0])
     precision = FINE if stored or to.dtype == INT16X4 else COARSE
     found = scores_of(rewriter, softmax, precision) if softmax is not None else None
     if found is None:
         return
-    (product, before), (context, behind) = unscaled(rewriter, found.product), unscaled(rewriter, node)
+    (product, score_factor), (context, context_factor) = unscaled(rewriter, found.product), unscaled(rewriter, node)
     q, k, v = (int8_behind(rewriter, name) for name in (*product.inputs, context.inputs[1]))
-    out, lo, hi = rounded_to(graph, replace(region, factor=region.factor * behind), quantize)
+    out, lo, hi = rounded_to(graph, replace(region, factor=region.factor * context_factor), quantize)
     if softmax is None or q is None or k is None or v is None:
         return
     if {graph.types[n].dtype for n in (q, k, v)} != {INT8X4}:
-        _store_scores(rewriter, product, before, (q, k))
+        _store_scores(rewriter, product, score_factor, (q, k))
         return None if stored else _store(rewriter, softmax.output, SHARES)
-    queries, turned_keys, values = (graph.types[name] for name in (q, k, v))
-    keys = replace(turned_keys, shape=(*turned_keys.shape[:-2], *turned_keys.shape[:-3:-1]))
+    queries, transposed_keys, values = (graph.types[name] for name in (q, k, v))
+    keys = replace(transposed_keys, shape=(*transposed_keys.shape[:-2], *transposed_keys.shape[:-3:-1]))
     assert queries.q and keys.q and values.q
-    numbers = rounding(queries.q, keys.q, values.q, found.factor * before, out, precision)
+    numbers = rounding(queries.q, keys.q, values.q, found.factor * score_factor, out, precision)
     if numbers is None:
         return
     constants = (("powers", powers(precision)), ("bias", found.bias))
@@ -133,7 +135,7 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
     types: tuple[TensorType, ...] = (queries, keys, values, *(graph.types[name] for name in more))
     try:
         shape, _ = q8ta_attention.check(types, attrs)
-    except GraphError:  # rows are no whole words
+    except GraphError:  # rows are not whole words
         return
     if shape != to.shape or not takes(sizes_of(types, attrs), precision):
         return

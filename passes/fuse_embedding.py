@@ -1,4 +1,4 @@
-"""Rows that are gathered from a table of int8 or of 4 bits, with a scale for each row, are read as such."""
+"""Fuses the gather of rows from a quantized table, 8 or 4 bits with a scale per row, into an embedding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def fuse_embedding(graph: Graph) -> None:
-    """Makes an embedding of a gather of a dequantized table, at any number of indices."""
+    """Replaces gather(dequantize_weight(table), indices) by embedding(table, scales, indices)."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         table = rewriter.producer(node.inputs[0]) if node.op == "gather" and not node.attrs["dim"] else None
@@ -28,7 +28,7 @@ def fuse_embedding(graph: Graph) -> None:
 
 
 def _stored(graph: Graph, values: str) -> str | None:
-    """The constant of a table's rows; None where it is no table of 8 or 4 bits."""
+    """The name of a table's rows as an embedding reads them; None where it is no matrix of 8 or 4 bits."""
     table = graph.constants[values]
     if table.ndim != 2 or table.dtype == np.int8:
         return values if table.ndim == 2 else None

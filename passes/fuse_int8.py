@@ -1,4 +1,4 @@
-"""The generic rule: dequantize -> x -> (clamps) -> quantize becomes the int8 form of x, whatever x is."""
+"""The generic fusion: dequantize -> x -> (clamps) -> quantize becomes the int8 form of x, for every operator x."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from q8ta_wgpu.kernels.elementwise import chain
 from q8ta_wgpu.passes.operands import affine_of, int8_behind, rows_behind, transposed, unscaled
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
-from q8ta_wgpu.passes.unmask import GIVEN_NUMBERS, adds_float_numbers, unmasked
+from q8ta_wgpu.passes.unmask import FLOAT_MASK, adds_float_numbers, unmasked
 
 
 def fuse_int8(graph: Graph) -> None:
-    """Makes every int8 form there is; notes each operator that stays in float between int8 values, and why."""
+    """Replaces regions by int8 operators, and notes why an operator with an int8 form stays in float32."""
     rewriter = Rewriter(graph)
     regions = Regions(rewriter)
     for node in rewriter.nodes():
@@ -51,10 +51,10 @@ def fuse_int8(graph: Graph) -> None:
         readers = rewriter.readers(region.end)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
             if reason := _fuse(rewriter, region, quantize):
-                given = reason is NOT_QUANTIZED and adds_float_numbers(rewriter, node)
-                _note(graph, node, GIVEN_NUMBERS if given else reason)
-        real = region.end in graph.outputs or any(reader.op != "quantize" for reader in readers)
-        if (isinstance(kind, WeightedSum) and real) or _is_state(node):
+                float_mask = reason is NOT_QUANTIZED and adds_float_numbers(rewriter, node)
+                _note(graph, node, FLOAT_MASK if float_mask else reason)
+        read_as_float = region.end in graph.outputs or any(reader.op != "quantize" for reader in readers)
+        if (isinstance(kind, WeightedSum) and read_as_float) or _is_state(node):
             reason = _fuse(rewriter, Region.of(node), None)
             if reason and reason is not NOT_QUANTIZED:
                 _note(graph, node, reason)
@@ -62,7 +62,7 @@ def fuse_int8(graph: Graph) -> None:
 
 
 def _is_state(node: Node) -> bool:
-    """Whether a node gives the state that a recurrent layer keeps, which is float32 in its int8 form as well."""
+    """Whether a node computes the last state of a recurrent layer, which is float32 in the int8 form, too."""
     return isinstance(OPS[node.op].int8, Recurrent) and bool(node.attrs["result"] == "state")
 
 
@@ -76,25 +76,23 @@ def _note(graph: Graph, node: Node, reason: str) -> None:
 
 
 def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
-    """Replaces `quantize`, or with None the region's first node, by the int8 form of the region; returns why it
-    cannot."""
+    """Replaces `quantize`, or with None the region's first node, by the int8 form of the region. Returns the reason
+    where there is no such form, else an empty string."""
     node = region.first
     reader, mask = unmasked(rewriter, node)
     reader, factor = unscaled(rewriter, reader)
     call = _quantized_call(rewriter, reader, replace(region, factor=region.factor * factor), quantize)
-    form = (
-        call if isinstance(call, str) else _int8_form(node, replace(call, masked=mask.name is not None, even=mask.even))
-    )
+    if isinstance(call, str):
+        return call
+    form = _int8_form(node, replace(call, masked=mask.name is not None, even=mask.even))
     if isinstance(form, str):
         return form
     old = quantize or node
 
     def source(operand: int | Array) -> str | Array:
-        return (
-            mask.name
-            if mask.name is not None and operand is MASK
-            else _int8_source(rewriter, old, reader, region, operand)
-        )
+        if mask.name is not None and operand is MASK:
+            return mask.name
+        return _int8_source(rewriter, old, reader, region, operand)
 
     try:
         inputs, dtype = _inputs(rewriter, old, form, source)
@@ -110,12 +108,15 @@ def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
 def _inputs(
     rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int | Array], str | Array]
 ) -> tuple[tuple[str, ...], str]:
-    """The values that an int8 form reads, with its new nodes before the node it replaces and its new constants; and its
-    dtype. Raises GraphError where an operator does not take them, as few have int16."""
+    """The names of an int8 form's operands, and the dtype of its result.
+
+    New constants are added to the graph, and nodes of forms that are operands are inserted before `old`, the node that
+    is replaced. Raises GraphError where an operator does not take its operands; few operators take int16.
+    """
     graph, op = rewriter.graph, OPS[form.op]
     sources, types = list[str | Array](), list[TensorType]()
     for operand in form.operands:
-        found = _made(rewriter, old, operand, source) if isinstance(operand, Int8Form) else source(operand)
+        found = _inserted(rewriter, old, operand, source) if isinstance(operand, Int8Form) else source(operand)
         sources.append(found)
         types.append(graph.types[found] if isinstance(found, str) else TensorType(found.shape, str(found.dtype)))
     _, dtype = op.check(tuple(types), form.attrs)
@@ -126,8 +127,8 @@ def _inputs(
     return tuple(names), dtype
 
 
-def _made(rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int | Array], str | Array]) -> str:
-    """The value of a form that is an operand of another one, by a new node."""
+def _inserted(rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int | Array], str | Array]) -> str:
+    """Inserts the node of a form that is an operand of another one; returns its value's name."""
     inputs, _ = _inputs(rewriter, old, form, source)
     shape, dtype = OPS[form.op].check(tuple(rewriter.graph.types[name] for name in inputs), form.attrs)
     to = TensorType(shape, form.q.dtype, form.q) if form.q else TensorType(shape, dtype)
@@ -135,8 +136,8 @@ def _made(rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int |
 
 
 def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, operand: int | Array) -> str | Array:
-    """What an operand of an int8 form is: the value behind a dequantize, a product's second one turned before the node
-    it replaces, or a new constant."""
+    """An operand of an int8 form: a new constant, or the name of the value that a node's float operand is made of. The
+    second operand of a product is transposed before `old`."""
     if isinstance(operand, np.ndarray):
         return operand
     if operand in (0, ROWS) and (rows := _rows(rewriter, node)) is not None:
@@ -153,7 +154,7 @@ def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, oper
 
 
 def _rows(rewriter: Rewriter, node: Node) -> tuple[str, str] | None:
-    """The int8 rows that a node reads, and their scales, where each has one of its own."""
+    """(int8 rows, scales) of a node's first operand, if its rows have a scale each and the node supports that."""
     kind = OPS[node.op].int8
     return rows_behind(rewriter, node.inputs[0]) if isinstance(kind, WeightedSum) and kind.reads_rows else None
 
@@ -163,10 +164,40 @@ def _reads_float32(op: Op, position: int) -> bool:
 
 
 def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: Node | None) -> QuantizedCall | str:
+    """A region as its operator's `lower` reads it, or the reason why it is not quantized."""
+    graph, op = rewriter.graph, OPS[node.op]
+    rows = _rows(rewriter, node)
+    operands = _operands(rewriter, node, rows)
+    if operands is None:
+        return NOT_QUANTIZED
+    q, constants = operands
+    out, lo, hi = rounded_to(graph, region, quantize) if quantize else (None, -128, 127)
+    if reason := _too_wide(op, q, out):
+        return reason
+    addend = int8_behind(rewriter, region.addend) if region.addend else None
+    residual = graph.types[addend].q if addend else None
+    slopes = activation = None
+    if region.activation and isinstance(OPS[region.activation.op].int8, PRelu):
+        slopes = graph.constants[region.activation.inputs[1]]
+    elif region.activation:
+        activation = _function(region.activation)
+    elif region.functions:
+        activation = _chained(region.functions)
+    inputs = tuple(graph.types[name] for name in node.inputs)
+    affine = _affine(graph, region.norm) if region.norm else None
+    fused = (residual, affine, activation, slopes)
+    largest = _largest_scale(rewriter, rows[1]) if rows is not None else 0.0
+    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, *fused, rows=largest)
+
+
+def _operands(
+    rewriter: Rewriter, node: Node, rows: tuple[str, str] | None
+) -> tuple[list[QParams | None], dict[int, Weight | Array]] | None:
+    """The quantization of each operand, None for constants and float32, and the constants by position. None where an
+    operand is float32 but the operator needs it quantized."""
     graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
-    rows = _rows(rewriter, node)
     for position, name in enumerate(node.inputs):
         if rows is not None and position == 0:
             q.append(graph.types[rows[0]].q)
@@ -183,39 +214,23 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
         if constant is None and _reads_float32(op, position):
             continue
         if constant is None:
-            return NOT_QUANTIZED
+            return None
         weighted = isinstance(op.int8, WeightedSum | Recurrent)
         constants[position] = constant if weighted else _real(constant)
-    out, lo, hi = rounded_to(graph, region, quantize) if quantize else (None, -128, 127)
-    if reason := _too_wide(op, q, out):
-        return reason
-    addend = int8_behind(rewriter, region.addend) if region.addend else None
-    residual = graph.types[addend].q if addend else None
-    slopes = activation = None
-    if region.activation and isinstance(OPS[region.activation.op].int8, PRelu):
-        slopes = graph.constants[region.activation.inputs[1]]
-    elif region.activation:
-        activation = _function(region.activation)
-    elif region.functions:
-        activation = _chained(region.functions)
-    inputs = tuple(graph.types[name] for name in node.inputs)
-    affine = _affine(graph, region.norm) if region.norm else None
-    joined = (residual, affine, activation, slopes)
-    largest = _largest_scale(rewriter, rows[1]) if rows is not None else 0.0
-    return QuantizedCall(node.attrs, inputs, tuple(q), constants, out, lo, hi, *joined, rows=largest)
+    return q, constants
 
 
 def _largest_scale(rewriter: Rewriter, scale: str) -> float:
-    """The largest scale of a row, in steps of what it was chosen for."""
-    made = rewriter.producer(scale)
-    q = rewriter.graph.types[made.inputs[0]].q if made is not None else None
+    """The largest scale that a row may have, in steps of the integers that scales are computed from."""
+    row_scale = rewriter.producer(scale)
+    q = rewriter.graph.types[row_scale.inputs[0]].q if row_scale is not None else None
     return float(arithmetic.row_scale(np.array(q.span if q is not None else arithmetic.ROW_LIMIT)))
 
 
 def _too_wide(op: Op, q: Sequence[QParams | None], out: QParams | None) -> str:
-    """Whether an operator has int8 alone where int16 was asked for; empty where it fits."""
+    """The reason why an operator does not take its operands or result, if they are int16; else an empty string."""
     kind = op.int8
-    if kind is None or isinstance(kind, Recurrent):  # whose projected input is int16
+    if kind is None or isinstance(kind, Recurrent):  # a recurrent layer's projected input is int16
         return ""
     if not kind.reads_int16 and any(each is not None and each.dtype == INT16X4 for each in q):
         return "it reads int8 alone, and an operand is int16"
@@ -235,7 +250,7 @@ def _function(node: Node) -> Callable[[Array], Array]:
 
 
 def _chained(nodes: Sequence[Node]) -> Callable[[Array], Array]:
-    """One function after the other, each of float32 numbers as torch has them between two."""
+    """The functions of nodes one after the other, with float32 values in between, as in torch."""
 
     def function(x: Array) -> Array:
         for each in map(_function, nodes):
@@ -246,6 +261,7 @@ def _chained(nodes: Sequence[Node]) -> Callable[[Array], Array]:
 
 
 def _constant(rewriter: Rewriter, name: str) -> Weight | Array | None:
+    """A constant, float32 or dequantized; None of any other value."""
     graph = rewriter.graph
     if name in graph.constants:
         return graph.constants[name]
@@ -265,7 +281,7 @@ def _constant(rewriter: Rewriter, name: str) -> Weight | Array | None:
 
 
 def _real(constant: Weight | Array) -> Array:
-    """The numbers of a constant: parameters of norms are float32, however they are stored."""
+    """A constant as float32, as parameters of norms are read."""
     if not isinstance(constant, Weight):
         return constant
     along = [-1 if i == constant.axis else 1 for i in range(constant.values.ndim)]
@@ -278,8 +294,8 @@ def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
         case Elementwise(function):
             if call.q[0] is None or call.out is None:
                 return NOT_QUANTIZED
-            if line := _line(node, call.q[0], call.out, call):
-                return line
+            if affine := _affine_int16(node, call.q[0], call.out, call):
+                return affine
             values = function(arithmetic.levels(call.q[0]), call.attrs)
             if call.activation:
                 values = call.activation(values)
@@ -289,14 +305,14 @@ def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
     return NOT_QUANTIZED
 
 
-def _line(node: Node, x: QParams, out: QParams, call: QuantizedCall) -> Int8Form | None:
-    """A factor and a term of an int16 operand as a batch norm of one channel, which needs no table of 65,536 entries.
-    None of anything else, and where the term passes what an offset holds."""
-    line = affine_of(node)
-    if line is None or x.dtype != INT16X4 or call.activation is not None:
+def _affine_int16(node: Node, x: QParams, out: QParams, call: QuantizedCall) -> Int8Form | None:
+    """x * factor + term of int16 as a batch norm of one channel, which needs no table of 65,536 entries. None of other
+    functions, and where the term exceeds the limit of offsets."""
+    numbers = affine_of(node)
+    if numbers is None or x.dtype != INT16X4 or call.activation is not None:
         return None
-    factor, term = (np.array([number]) for number in line)
-    if abs(line[1]) / out.scale * 2.0 ** arithmetic.fraction(out.dtype) > arithmetic.OFFSET_LIMIT:
+    factor, term = (np.array([number]) for number in numbers)
+    if abs(numbers[1]) / out.scale * 2.0 ** arithmetic.fraction(out.dtype) > arithmetic.OFFSET_LIMIT:
         return None
     affine = replace(call, affine=(factor, term))
     form = chain.lower(affine, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})

@@ -1,6 +1,7 @@
-"""Lets results that are given as uint8 come back in the order of their rows, in which the host takes them as they
-lie: images in blocks of channels take it longer than a device takes for a network (`as_given` in
-layout_sync/options.py)."""
+"""Returns uint8 results in row-major order, so that the host need not reorder them.
+
+Reordering an image from blocks of channels takes the host longer than a device takes for the network.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def give_rows(graph: Graph, target: Target) -> None:
-    """Puts a view before each such result, which layouts make free where what it reads is written in rows. What else
-    reads the result reads what the view reads."""
+    """Inserts a view before each uint8 result: a view's result is row-major, and costs nothing where its operand is.
+    Other readers of the result read the operand of the view."""
     rewriter = Rewriter(graph)
     for name in dict.fromkeys(graph.outputs):
-        made, t = rewriter.producer(name), graph.types[name]
-        if made is None or t.q != UINT8 or made.op in ("view", "permute"):
+        node, t = rewriter.producer(name), graph.types[name]
+        if node is None or t.q != UINT8 or node.op in ("view", "permute"):
             continue
-        stored = rewriter.insert(made, made.op, made.inputs, made.attrs, t, f"{name}.stored")
+        stored = rewriter.insert(node, node.op, node.inputs, node.attrs, t, f"{name}.stored")
         for reader in rewriter.readers(name):
             inputs = tuple(stored if read == name else read for read in reader.inputs)
             rewriter.replace(reader, replace(reader, inputs=inputs))
-        rewriter.replace(made, Node("view", (stored,), name, {"shape": [LEFT] * len(t.shape)}, made.source))
+        rewriter.replace(node, Node("view", (stored,), name, {"shape": [LEFT] * len(t.shape)}, node.source))
     rewriter.commit()

@@ -1,7 +1,7 @@
-"""im2col: convolutions with windows as two dispatches, one that copies windows and a 1x1 product of them.
+"""im2col: a convolution as two dispatches, one that copies the windows of its input and a 1x1 convolution of them.
 
-The bytes are those of the convolution. ExecuTorch's Vulkan backend computes them so (pull request #17568). Here a
-product gathers windows while it loads, which is faster on GPUs that gather fast; tuning measures both
+The bytes are those of the convolution. ExecuTorch's Vulkan backend works this way (pull request #17568). By default the
+convolution here gathers windows while it loads, which is faster on GPUs that gather fast; tuning measures both
 (q8ta_wgpu/tune/tuner.py). Convolutions of int16 stay one dispatch.
 """
 
@@ -21,16 +21,16 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 CONVOLUTION, WINDOWS = "q8ta_conv2d", "q8ta_im2col"
 
 FEW_CHANNELS, FEW_PIXELS = 32, 4096
-"""Upstream's rule: from so many channels on, or up to so many pixels of the result."""
+"""ExecuTorch's rule selects convolutions of at least so many channels, or of at most so many pixels of the result."""
 
 
 def use_im2col(graph: Graph, target: Target) -> None:
-    """Rewrites the convolutions that upstream's rule names, where the target says that it holds there."""
+    """Rewrites the convolutions that ExecuTorch's rule selects, where the target asks for it."""
     _rewrite(graph, by_rule(graph, target))
 
 
 def by_rule(graph: Graph, target: Target) -> list[str]:
-    """The results of the convolutions that are two dispatches where nothing was measured."""
+    """Names of results of the convolutions to rewrite where nothing was measured."""
     if not target.copies_windows:
         return []
     nodes = {node.output: node for node in graph.nodes}
@@ -38,15 +38,15 @@ def by_rule(graph: Graph, target: Target) -> list[str]:
 
 
 def rewritable(graph: Graph) -> list[str]:
-    """The results of all convolutions that can be two dispatches: with windows, without groups, of a multiple of 4
-    channels."""
+    """Names of results of the convolutions that can be rewritten: with a kernel larger than 1x1, one group, and a
+    multiple of 4 input channels."""
     found = [node for node in graph.nodes if node.op == CONVOLUTION and node.attrs["groups"] == 1]
     shapes = {node.output: graph.types[node.inputs[1]].shape for node in found}
     return [name for name, (_, depth, *kernel) in shapes.items() if depth % 4 == 0 and np.prod(kernel) > 1]
 
 
 def with_im2col(graph: Graph, names: Collection[str]) -> Graph:
-    """A copy of a graph in which the convolutions with these results, which are `rewritable`, are two dispatches."""
+    """A copy of a graph in which the `rewritable` convolutions with these results are rewritten."""
     graph = graph.copy()
     _rewrite(graph, names)
     graph.prune()
@@ -69,8 +69,8 @@ def _rewrite(graph: Graph, names: Collection[str]) -> None:
             to = TensorType(shape, INT8X4, graph.types[x].q)
             windows = rewriter.insert(node, WINDOWS, (x,), attrs, to, f"{node.output}.windows")
             taps = graph.add_constant(f"{weight}.taps", _by_taps(graph.constants[weight]))
-            alone = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
-            rewriter.replace(node, replace(node, inputs=(windows, taps, *rest), attrs={**node.attrs, **alone}))
+            plain = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
+            rewriter.replace(node, replace(node, inputs=(windows, taps, *rest), attrs={**node.attrs, **plain}))
     rewriter.commit()
 
 

@@ -1,8 +1,7 @@
-"""Makes linears of one row that read the same value one linear: queries, keys and values, of which each then is a part
-of one buffer.
+"""Merges linears of one row that read the same value, such as queries, keys and values of one token.
 
-A dispatch of one row takes as long as it takes to begin, and its weights are too few to fill a GPU. Multipliers and
-offsets are numbers of each output as they are, so the sums and their rounding stay the same.
+With one row, starting a dispatch takes most of its time, and the weights of one linear do not fill a GPU. Each result
+becomes a slice of the merged one. Multipliers and offsets are per output, so all bytes stay the same.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def join_linears(graph: Graph, target: Target) -> None:
-    """Joins linears of one row that are rounded to int8 in the same range. All but the last must have a multiple of
-    PART_ALIGNMENT outputs, so that the result of each begins where a part of a buffer may."""
+    """Merges linears of one row that are rounded to int8 in the same range. All but the last must have a multiple of
+    PART_ALIGNMENT outputs, so that each result is aligned within the merged buffer."""
     groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
-        if node.op in ("q8ta_linear", "q16ta_linear") and _may_join(graph, node):
+        if node.op in ("q8ta_linear", "q16ta_linear") and _can_merge(graph, node):
             weight = graph.types[node.inputs[1]].shape[1:]
             groups[node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"])].append(node)
     rewriter = Rewriter(graph)
     for nodes in groups.values():
         outputs = [graph.types[node.output].shape[-1] for node in nodes]
-        whole = [node for node, n in zip(nodes, outputs, strict=True) if n % PART_ALIGNMENT == 0]
-        joined = [*whole, *(node for node in nodes if node not in whole)][: len(whole) + 1]
-        size = sum(graph.constants[node.inputs[1]].nbytes for node in joined)
-        if len(joined) > 1 and size <= target.binding_size // 2 and _offsets(graph, joined) is not None:
-            _join(rewriter, nodes[0], joined)
+        aligned = [node for node, n in zip(nodes, outputs, strict=True) if n % PART_ALIGNMENT == 0]
+        merged = [*aligned, *(node for node in nodes if node not in aligned)][: len(aligned) + 1]
+        size = sum(graph.constants[node.inputs[1]].nbytes for node in merged)
+        if len(merged) > 1 and size <= target.binding_size // 2 and _offsets(graph, merged) is not None:
+            _merge(rewriter, nodes[0], merged)
     rewriter.commit()
 
 
-def _may_join(graph: Graph, node: Node) -> bool:
-    """Whether a linear has one row, gives int8 values to the rest of the network, and has no stages but rounding and a
-    scale for its row."""
+def _can_merge(graph: Graph, node: Node) -> bool:
+    """Whether a linear has one row, is no output of the graph, and has no epilogue stages but rounding and a scale for
+    its row."""
     after = node.attrs["epilogue"]
     plain = len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize)
     return plain and math.prod(graph.types[node.output].shape[:-1]) == 1 and node.output not in graph.outputs
 
 
 def _offsets(graph: Graph, nodes: Sequence[Node]) -> Array | None:
-    """The offsets of all outputs, where zero points differ with the steps between them; None where one is too large."""
+    """The offsets of all outputs, which also make up for different zero points; None where one is too large."""
     zeros = [q.zero for node in nodes if (q := graph.types[node.output].q) is not None]
     found = [
         graph.constants[node.inputs[3]].astype(np.int64) + ((zero - zeros[0]) << arithmetic.FRACTION)
@@ -62,8 +61,8 @@ def _offsets(graph: Graph, nodes: Sequence[Node]) -> Array | None:
     return offsets.astype(np.int32) if np.abs(offsets).max() <= arithmetic.OFFSET_LIMIT else None
 
 
-def _join(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
-    """Puts one linear before the first one, and a part of its result in place of each."""
+def _merge(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
+    """Inserts the merged linear before the first one, and replaces each by a slice of its result."""
     graph, offsets = rewriter.graph, _offsets(rewriter.graph, nodes)
     assert offsets is not None
     types = [graph.types[node.output] for node in nodes]
@@ -79,7 +78,7 @@ def _join(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
     for node, t, end in zip(nodes, types, ends, strict=True):
         dim, start = len(t.shape) - 1, end - t.shape[-1]
         attrs = {"dim": dim, "start": start, "end": end, "step": 1, "extent": ends[-1]}
-        part = rewriter.insert(
+        sliced = rewriter.insert(
             node, "slice", (joint,), attrs, TensorType(t.shape, t.dtype, to.q), f"{node.output}.part"
         )
-        rewriter.replace(node, Node("view", (part,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))
+        rewriter.replace(node, Node("view", (sliced,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))

@@ -1,6 +1,6 @@
-"""From a runnable graph to the one that runs on a target: everything that depends on the device, once and here.
+"""Rewrites a runnable graph for a target: all rewriting that depends on the device.
 
-A model file holds the graph before; plans, layout reports, tuning and programs are made from the graph after.
+A model file holds the graph before. Plans, layout reports, tuning and programs are made from the graph after.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from q8ta_wgpu.passes.strided_attention import strided_attention
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
     fold_image,
-    # Convolutions copy their windows for a 1x1 product where upstream's rule holds unmeasured.
+    # Convolutions copy windows for a 1x1 convolution where ExecuTorch's rule says so and nothing was measured.
     use_im2col,
-    # Linears of one row that read the same value are one, before attention asks where its operands lie.
+    # Linears of one row that read the same value become one, before attention looks where its operands lie.
     join_linears,
-    # Attention reads heads where a linear wrote them.
+    # Attention reads heads in place, where a linear wrote them.
     strided_attention,
-    # Products of other heads read matrices that several heads share once.
+    # Products of other heads read a matrix that several heads share once.
     share_matrices,
-    # Few results of a large tensor are few workgroups.
+    # A reduction to few elements would run few workgroups: it becomes two.
     split_reductions,
-    # Results of uint8 come back in rows.
+    # Results of uint8 are returned in row-major order.
     give_rows,
-    # A dispatch binds only so many tensors.
+    # A dispatch binds a limited number of tensors.
     split_cat,
-    # States are written where they are read, after all that reads them.
+    # States are written in place, after all their readers.
     store_states,
 )
 
 
 def lower(graph: Graph, target: Target) -> Graph:
-    """A copy of a runnable graph as `target` runs it. Values that are left keep their names; twice is as once."""
+    """A copy of a runnable graph for `target`. Remaining values keep their names. Lowering again changes nothing."""
     graph = graph.copy()
     for step in LOWERING:
         step(graph, target)

@@ -1,4 +1,4 @@
-"""Takes operators that only move bytes (view, slice, cat, pixel_shuffle, max_pool2d ...) off the float side."""
+"""Moves operators that only move elements (view, slice, cat, pixel_shuffle, max_pool2d ...) from float32 to int8."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def _fill(node: Node) -> Array | None:
+    """The number that a pad writes, float32 (1,); None of other operators."""
     kind = OPS[node.op].int8
     fills = isinstance(kind, Moves) and kind.fill
     return np.array([fills(node.attrs)], np.float32) if fills else None
 
 
 def _moves(node: Node, q: QParams) -> bool:
-    """Whether the operator moves values of a dtype."""
+    """Whether the operator moves values of a quantization's dtype."""
     return q.dtype in OPS[node.op].operands[0].dtypes
 
 
-def _sinks(node: Node, q: QParams) -> bool:
-    """Whether the value a pad writes is one that int8 at `q` holds exactly: if not, moving it there would change it."""
+def _represents_fill(node: Node, q: QParams) -> bool:
+    """Whether `q` represents the number that a pad writes exactly, so that the pad can come before a dequantize."""
     fill = _fill(node)
     if fill is None:
         return True
     return bool(np.array_equal(arithmetic.dequantize(arithmetic.quantize(fill, q, *q.range), q), fill))
 
 
-def _hoists(node: Node, quantize: Node, q: QParams) -> bool:
-    """Whether the value a pad writes is within the quantize's own range, which the pad does not know."""
+def _keeps_fill(node: Node, quantize: Node, q: QParams) -> bool:
+    """Whether the number that a pad writes is within the quantize's clamp range, so that the pad can come after it."""
     fill = _fill(node)
     if fill is None:
         return True
@@ -42,8 +43,8 @@ def _hoists(node: Node, quantize: Node, q: QParams) -> bool:
     return bool(np.array_equal(bounded, arithmetic.quantize(fill, q, *q.range)))
 
 
-def _moving(node: Node) -> tuple[str, ...]:
-    """The values whose elements are moved: all but the places where they lie."""
+def _moved_operands(node: Node) -> tuple[str, ...]:
+    """The operands whose elements are moved: all but indices."""
     operands = (OPS[node.op].operand(i, node.attrs) for i in range(len(node.inputs)))
     return tuple(
         name for name, operand in zip(node.inputs, operands, strict=True) if not (operand.constant or operand.real)
@@ -56,38 +57,41 @@ def sink_dequantize(graph: Graph) -> None:
     for node in rewriter.nodes():
         if not OPS[node.op].keeps_int8:
             continue
-        moving = _moving(node)
-        sources = [rewriter.producer(name) for name in moving]
+        operands = _moved_operands(node)
+        sources = [rewriter.producer(name) for name in operands]
         int8 = tuple(source.inputs[0] for source in sources if source is not None and source.op == "dequantize")
         quantizations = {graph.types[name].q for name in int8}
-        if len(int8) != len(moving) or len(quantizations) != 1:
+        if len(int8) != len(operands) or len(quantizations) != 1:
             continue
         q = quantizations.pop()
-        if q is None or not _moves(node, q) or not _sinks(node, q):
+        if q is None or not _moves(node, q) or not _represents_fill(node, q):
             continue
         to = TensorType(graph.types[node.output].shape, q.dtype, q)
-        inputs = (*int8, *node.inputs[len(moving) :])
+        inputs = (*int8, *node.inputs[len(operands) :])
         moved = rewriter.insert(node, node.op, inputs, node.attrs, to, f"{node.output}.int8")
         rewriter.replace(node, Node("dequantize", (moved,), node.output, {}, node.source))
     rewriter.commit()
 
 
 def sink_moves(graph: Graph) -> None:
-    """unary(move(x)) becomes move(unary(x)): a view between a linear and its activation must not part them.
+    """unary(move(x)) becomes move(unary(x)), so that an activation after the view of a linear can be fused into it.
 
-    Only where nothing else reads the moved value and x is computed in float. So does an addend, quantized, of a
-    weighted sum that was viewed, as Conv1d's is, and the slopes of a prelu where the view keeps the channels.
+    Only where nothing else reads the moved value and x is computed in float. Views that keep the channels also sink
+    below a prelu, and the view of a weighted sum, as of Conv1d, below the add of a quantized value.
     """
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        unary: Node | None = _added(rewriter, node) if node.op == "add" else node
+        unary: Node | None = node
+        if node.op == "add":
+            _swap_add(rewriter, node)
+            continue
         while unary is not None:
-            unary = _swapped(rewriter, unary)
+            unary = _swap_unary(rewriter, unary)
     rewriter.commit()
 
 
-def _swapped(rewriter: Rewriter, unary: Node) -> Node | None:
-    """Swaps an elementwise operator with the move before it; returns the operator, now first, if they swapped."""
+def _swap_unary(rewriter: Rewriter, unary: Node) -> Node | None:
+    """Swaps an elementwise operator with the move before it; returns the operator, now first, or None."""
     kind, types = OPS[unary.op].int8, rewriter.graph.types
     move = rewriter.only_producer(unary.inputs[0]) if isinstance(kind, Elementwise | PRelu) else None
     if move is None or OPS[move.op].int8 != Moves() or len(move.inputs) != 1:
@@ -104,9 +108,8 @@ def _swapped(rewriter: Rewriter, unary: Node) -> Node | None:
     return rewriter.producer(activated)
 
 
-def _added(rewriter: Rewriter, add: Node) -> Node | None:
-    """Views the addend of a viewed weighted sum as the sum is, and the result as the sum was; None where there is
-    none."""
+def _swap_add(rewriter: Rewriter, add: Node) -> None:
+    """Makes view(add(sum, view(addend))) of add(view(sum), addend) where sum is a weighted sum and addend int8."""
     types = rewriter.graph.types
     for position in (1, 0):
         view, other = rewriter.only_producer(add.inputs[position]), add.inputs[1 - position]
@@ -126,7 +129,6 @@ def _added(rewriter: Rewriter, add: Node) -> Node | None:
         operands = (source.output, real) if position == 0 else (real, source.output)
         summed = rewriter.insert(add, "add", operands, add.attrs, to, f"{add.output}.unmoved")
         rewriter.replace(add, replace(view, inputs=(summed,)))
-    return None
 
 
 def hoist_quantize(graph: Graph) -> None:
@@ -137,7 +139,7 @@ def hoist_quantize(graph: Graph) -> None:
         if quantize is None or quantize.op != "quantize":
             continue
         q = graph.types[quantize.output].q
-        if q is None or not _moves(node, q) or not _hoists(node, quantize, q):
+        if q is None or not _moves(node, q) or not _keeps_fill(node, quantize, q):
             continue
         int8 = {
             name: rewriter.insert(
@@ -148,7 +150,7 @@ def hoist_quantize(graph: Graph) -> None:
                 TensorType(graph.types[name].shape, q.dtype, q),
                 f"{name}.int8",
             )
-            for name in dict.fromkeys(_moving(node))
+            for name in dict.fromkeys(_moved_operands(node))
         }
         rewriter.replace(quantize, replace(node, inputs=tuple(int8.get(name, name) for name in node.inputs)))
     rewriter.commit()

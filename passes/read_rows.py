@@ -1,4 +1,4 @@
-"""Rows with scales of their own are chosen from the integers that are stored, not from the float32 they stand for."""
+"""Scales of rows, chosen at run time, are computed from stored integers instead of dequantized ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def read_rows(graph: Graph) -> None:
-    """row_scale and quantize_rows of dequantize(x) read x, where that is int16."""
+    """row_scale(dequantize(x)) and quantize_rows(dequantize(x), scale) read x where it is int16."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         stored = int8_behind(rewriter, node.inputs[0]) if node.op in ("row_scale", "quantize_rows") else None

@@ -1,8 +1,8 @@
-"""A graph while a pass changes it: who writes a value, who reads it, and the edits that passes are made of.
+"""A graph while a pass changes it: the producer and the readers of each value, and four edits.
 
-Every value has one name and one node that writes it, and nodes stay in execution order, so an edit is local: it takes
-the time of the nodes it names. What an edit leaves unread is dropped at once, with all that was computed for it alone:
-"read by one node" is always an answer about the graph as it is.
+Each value has one name and one producer, and nodes stay in execution order, so the cost of an edit depends only on the
+nodes it names. Nodes whose value nothing reads after an edit are dropped at once. So answers such as `only_reader` are
+always about the present graph.
 """
 
 from __future__ import annotations
@@ -29,23 +29,21 @@ class Rewriter:
         for node in graph.nodes:
             self._read(node)
         self._outputs = set(graph.outputs)
-        # Each node's value, after those of the nodes inserted before it: short lists, in execution order.
+        # For each original node a list, in execution order: the values inserted before it, then its own.
         self._order = [[node.output] for node in graph.nodes]
-        self._inserted = {names[0]: names for names in self._order}
+        self._list_of = {names[0]: names for names in self._order}
 
     def commit(self) -> None:
         """Writes the nodes back to the graph, in execution order."""
         self.graph.nodes = list(self.nodes())
 
     def nodes(self) -> Iterator[Node]:
-        """The nodes in execution order, each as it is when its turn comes; a pass may edit meanwhile.
-
-        What is inserted before the present node is not visited.
-        """
+        """The nodes in execution order. A pass may edit the graph between two of them: later nodes are given as edited,
+        dropped ones are skipped, and those inserted before the present one are not visited."""
         return self._visit(list(names) for names in self._order)
 
     def backwards(self) -> Iterator[Node]:
-        """The nodes against execution order, as `nodes` gives them."""
+        """The nodes in reverse execution order; otherwise as `nodes`."""
         return self._visit(names[::-1] for names in reversed(self._order))
 
     def _visit(self, groups: Iterable[list[str]]) -> Iterator[Node]:
@@ -57,43 +55,46 @@ class Rewriter:
     # --- questions ---
 
     def producer(self, name: str) -> Node | None:
-        """The node that writes a value; None for inputs and constants."""
+        """The node that computes a value; None for inputs and constants."""
         return self._nodes.get(name)
 
     def readers(self, name: str) -> list[Node]:
-        """The nodes that read a value, each once however often it reads it."""
+        """The nodes that read a value, each once."""
         return [self._nodes[reader] for reader in self._readers[name]]
 
     def only_reader(self, name: str) -> Node | None:
-        """The node that alone reads a value; None if more do, or none, or the graph gives the value out."""
-        alone = len(self._readers[name]) == 1 and name not in self._outputs
-        return self.readers(name)[0] if alone else None
+        """The only node that reads a value; None if there are more or none, or the value is an output of the graph."""
+        single = len(self._readers[name]) == 1 and name not in self._outputs
+        return self.readers(name)[0] if single else None
 
     def only_producer(self, name: str) -> Node | None:
-        """The node that writes a value for one reader alone, so that both can become one node."""
+        """The node that computes a value, if the value has an only reader, so that both nodes can be fused."""
         return self.producer(name) if self.only_reader(name) is not None else None
 
     # --- edits ---
 
     def insert(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs, to: TensorType, hint: str) -> str:
-        """Adds a node before another one, from the same place in the user's model; returns its value's name."""
+        """Inserts a node before another one, whose place in the user's model it reports; returns its value's name."""
         name = self.graph.fresh(hint)
         self.graph.types[name] = to
-        names = self._inserted[name] = self._inserted[before.output]
+        names = self._list_of[name] = self._list_of[before.output]
         names.insert(names.index(before.output), name)
         self._nodes[name] = Node(op, inputs, name, attrs, before.source)
         self._read(self._nodes[name])
         return name
 
     def replace(self, node: Node, by: Node) -> Node:
-        """Computes a node's value as `by` does, from values written before `node`; returns the node that does so."""
+        """Replaces a node by another one, which keeps the value's name; returns the new node.
+
+        `by` may only read values that are computed before `node`.
+        """
         new = self._nodes[node.output] = replace(by, output=node.output)
         self._read(new)
         self._unread(node.output, set(node.inputs).difference(by.inputs))
         return new
 
     def alias(self, old: str, new: str) -> None:
-        """Lets all that reads a value read another one of the same type, written before it."""
+        """Redirects all readers of a value to another one of the same type, which must be computed before it."""
         for reader in self.readers(old):
             inputs = tuple(new if name == old else name for name in reader.inputs)
             self._nodes[reader.output] = replace(reader, inputs=inputs)
@@ -107,11 +108,11 @@ class Rewriter:
             self._drop(self._nodes[old])
 
     def make_constant(self, node: Node, array: Array) -> None:
-        """Turns a node's value into a constant."""
+        """Replaces a node by a constant of the same name."""
         self.graph.constants[node.output] = np.asarray(array, order="C")
         self._drop(node)
 
-    # --- who reads what ---
+    # --- bookkeeping of readers ---
 
     def _read(self, node: Node) -> None:
         for name in node.inputs:
@@ -122,13 +123,13 @@ class Rewriter:
         self._unread(node.output, set(node.inputs))
 
     def _unread(self, reader: str, names: set[str]) -> None:
-        """`reader` reads these values no more: drops what is left unread, and what only that read."""
-        left = [(reader, names)]
-        while left:
-            reader, names = left.pop()
+        """Notes that `reader` no longer reads these values; drops nodes that are unread then, recursively."""
+        waiting = [(reader, names)]
+        while waiting:
+            reader, names = waiting.pop()
             for name in names:
                 del self._readers[name][reader]
                 node = self._nodes.get(name)
                 if node is not None and not self._readers[name] and name not in self._outputs:
                     del self._nodes[name]
-                    left.append((name, set(node.inputs)))
+                    waiting.append((name, set(node.inputs)))

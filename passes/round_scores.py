@@ -1,7 +1,7 @@
-"""Rounds scores that no quantizer saw, because a program adds its masks before it biases or scales them.
+"""Quantizes scores that no quantizer saw, because the program adds a mask before a bias or a factor.
 
-`(q @ k + mask) + bias` has no value without the mask that could be observed. Once masks are added last, what softmax
-reads beside them is a sum or a multiple of int8 values: its range follows from theirs.
+`(q @ k + mask) + bias` has no value without the mask that calibration could observe. After `gather_masks` it is
+`(q @ k + bias) + mask`. The range of `q @ k + bias` follows from the ranges of its int8 operands.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from q8ta_wgpu.passes.plan.regions import is_move
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 Interval = tuple[float, float]
+"""(low, high)."""
 
 
 def round_scores(graph: Graph) -> None:
-    """Quantizes the scores of each masked softmax that are computed from int8 values by sums, factors and moves."""
+    """Quantizes the scores of each masked softmax that sums, factors and moves compute from int8 values."""
     rewriter, known = Rewriter(graph), dict[str, Interval | None]()
     for node in rewriter.nodes():
         add = rewriter.producer(node.inputs[0]) if reads_masks(node) else None
         for name in add.inputs if add is not None and add.op == "add" else ():
-            made = rewriter.producer(name)
-            computed = made is not None and made.op != "dequantize" and name not in graph.constants
-            if computed and (found := _interval(rewriter, name, known)) is not None:
-                _round(rewriter, add, name, found)  # type: ignore[arg-type]
+            scores = rewriter.producer(name)
+            if add is None or scores is None or scores.op == "dequantize":
+                continue
+            if (found := _interval(rewriter, name, known)) is not None:
+                _round(rewriter, add, scores, found)
     rewriter.commit()
 
 
 def _interval(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) -> Interval | None:
-    """The range of a value that follows from int8 values and constants; None of what follows from anything else."""
+    """The range of a value that sums, factors and moves compute from int8 values and constants; None of others.
+    `known` caches the answers."""
     if name not in known:
         known[name] = _computed(rewriter, name, known)
     return known[name]
@@ -53,23 +56,22 @@ def _computed(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) 
         if q is None or q == BOOL:
             return None
         return (q.range[0] - q.zero) * q.scale, (q.range[1] - q.zero) * q.scale
-    ranges = [_interval(rewriter, n, known) for n in node.inputs]
-    if None in ranges:
+    ranges = [found for n in node.inputs if (found := _interval(rewriter, n, known)) is not None]
+    if len(ranges) < len(node.inputs):
         return None
     if node.op == "add":
-        (low, high), ends = ranges[0], [node.attrs["alpha"] * end for end in ranges[1]]  # type: ignore[misc, union-attr]
+        (low, high), ends = ranges[0], [node.attrs["alpha"] * end for end in ranges[1]]
         return low + min(ends), high + max(ends)
     if (affine := affine_of(node)) is not None:
-        moved = [affine[0] * end + affine[1] for end in ranges[0]]  # type: ignore[union-attr]
-        return min(moved), max(moved)
+        ends = [affine[0] * end + affine[1] for end in ranges[0]]
+        return min(ends), max(ends)
     return ranges[0] if is_move(node) else None
 
 
-def _round(rewriter: Rewriter, add: Node, name: str, found: Interval) -> None:
-    """Lets a sum read scores that are stored as int8."""
-    graph = rewriter.graph
-    scores = rewriter.producer(name)
-    assert scores is not None
+def _round(rewriter: Rewriter, add: Node, scores: Node, found: Interval) -> None:
+    """Inserts quantize and dequantize between scores of this range and the sum that adds a mask to them. A constant in
+    the scores is stored as int8, too."""
+    graph, name = rewriter.graph, scores.output
     operands = []
     for operand in scores.inputs:
         if operand in graph.constants and scores.op == "add":
@@ -88,7 +90,7 @@ def _round(rewriter: Rewriter, add: Node, name: str, found: Interval) -> None:
 
 
 def _qparams(low: float, high: float) -> QParams:
-    """Scale and zero point of a range, which is made to hold 0."""
+    """Scale and zero point of a range, extended to include 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = float(np.float32(max((high - low) / 255, 2.0**-30)))
     return QParams(scale, round(-128 - low / scale))

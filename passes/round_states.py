@@ -1,4 +1,4 @@
-"""Stores states as integers where that is what is written and read."""
+"""Stores states as integers where they are written as dequantized integers and read through quantizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def round_states(graph: Graph) -> None:
-    """Makes integers of a state that is written as dequantized ones and whose readers all quantize it to the same."""
+    """Stores each state as integers that is written by a dequantize, and that all readers quantize in the same way."""
     for place, state in enumerate(graph.states):
         _round(graph, len(graph.results) + place, state)
 

@@ -1,8 +1,8 @@
-"""Stores the slices of a weighted sum that have scales of their own as one int8 tensor.
+"""Stores slices of a weighted sum, each with a scale of its own, as one int8 tensor.
 
-Queries, keys and values of one linear are quantized each by itself, behind the moves that take them apart. Weight and
-bias of each channel are divided by its slice's scale, so that the sum counts steps and all of it is rounded at scale 1;
-each slice is then viewed at its own scale.
+Queries, keys and values of one linear are sliced first and quantized then, each at its own scale. This pass divides
+weight and bias of each channel by the scale of its slice. The whole result is then rounded at scale 1, sliced as int8,
+and each slice is viewed at its own scale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class _Stored:
-    """A quantize that reads a slice, and the channels of the sum that are in it."""
+    """A quantize that reads a slice, its quantization, and the indices of the slice's channels in the sum."""
 
     quantize: Node
     q: QParams
@@ -28,7 +28,7 @@ class _Stored:
 
 
 def scale_slices(graph: Graph) -> None:
-    """Rounds at one scale each weighted sum of whose slices quantizes alone read, each to int8 of the same range."""
+    """Rewrites each weighted sum whose slices only quantizes read, to int8 of the full range and different scales."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         weight = rewriter.producer(node.inputs[1]) if node.op in CHANNELS else None
@@ -41,10 +41,10 @@ def scale_slices(graph: Graph) -> None:
 
 
 def _stored(rewriter: Rewriter, node: Node) -> list[_Stored]:
-    """The quantizes that read the slices of a sum, moved or not; none where anything else reads one."""
+    """The quantizes that read the slices of a sum, moved or not; an empty list where anything else reads a slice."""
     found = list[_Stored]()
-    for part in slices_of(rewriter, node):
-        waiting = [part.value]
+    for each in slices_of(rewriter, node):
+        waiting = [each.value]
         while waiting:
             name = waiting.pop()
             if name in rewriter.graph.outputs:
@@ -56,27 +56,27 @@ def _stored(rewriter: Rewriter, node: Node) -> list[_Stored]:
                 elif reader.op != "quantize" or q is None:
                     return []
                 else:
-                    found.append(_Stored(reader, q, part.channels))
+                    found.append(_Stored(reader, q, each.channels))
     return found
 
 
 def _fit(slices: list[_Stored]) -> bool:
-    """Whether slices are of several scales, no channel is of two, and all are clamped alike."""
+    """Whether slices have different quantizations, but no channel has two, and all are int8 in the full range."""
     by_channels: dict[bytes, QParams] = {}
-    if any(by_channels.setdefault(part.channels.tobytes(), part.q) != part.q for part in slices):
+    if any(by_channels.setdefault(s.channels.tobytes(), s.q) != s.q for s in slices):
         return False
-    ranges = {(part.quantize.attrs["lo"], part.quantize.attrs["hi"], part.q.dtype) for part in slices}
-    return len({part.q for part in slices}) > 1 and ranges == {(-128, 127, INT8X4)}
+    ranges = {(s.quantize.attrs["lo"], s.quantize.attrs["hi"], s.q.dtype) for s in slices}
+    return len({s.q for s in slices}) > 1 and ranges == {(-128, 127, INT8X4)}
 
 
 def _store(rewriter: Rewriter, node: Node, weight: Node, slices: list[_Stored]) -> None:
-    """Lets the sum count the steps of its slices, quantizes it as they are, and lets the slices be views of it."""
+    """Scales the sum so that its result is in steps of the slices, quantizes it at scale 1, and slices the int8."""
     graph, joint = rewriter.graph, QParams(1.0, slices[0].q.zero)
     values, scale, zero = weight.inputs
     factor, term = np.ones(graph.types[scale].shape), np.zeros(graph.types[scale].shape)
-    for part in slices:
-        factor[part.channels] = 1.0 / part.q.scale
-        term[part.channels] = part.q.zero - joint.zero
+    for each in slices:
+        factor[each.channels] = 1.0 / each.q.scale
+        term[each.channels] = each.q.zero - joint.zero
     scales = graph.add_constant(f"{scale}.joint", (graph.constants[scale] * factor).astype(np.float32))
     bias = (graph.constants[node.inputs[2]] * factor + term).astype(np.float32)
     real, name = graph.types[node.output], node.output
@@ -88,10 +88,9 @@ def _store(rewriter: Rewriter, node: Node, weight: Node, slices: list[_Stored]) 
     attrs = slices[0].quantize.attrs
     stored = rewriter.insert(node, "quantize", (sums,), attrs, TensorType(real.shape, INT8X4, joint), f"{name}.joint")
     rewriter.replace(node, Node("dequantize", (stored,), name, {}, node.source))
-    for part in slices:
-        shape = graph.types[part.quantize.output].shape
-        int8 = rewriter.insert(
-            part.quantize, "quantize", part.quantize.inputs, attrs, TensorType(shape, INT8X4, joint), f"{name}.slice"
-        )
-        view = Node("view", (int8,), part.quantize.output, {"shape": [LEFT] * len(shape)}, part.quantize.source)
-        rewriter.replace(part.quantize, view)
+    for quantize in (each.quantize for each in slices):
+        shape = graph.types[quantize.output].shape
+        to = TensorType(shape, INT8X4, joint)
+        int8 = rewriter.insert(quantize, "quantize", quantize.inputs, attrs, to, f"{name}.slice")
+        view = Node("view", (int8,), quantize.output, {"shape": [LEFT] * len(shape)}, quantize.source)
+        rewriter.replace(quantize, view)

@@ -1,4 +1,4 @@
-"""Drops nodes that change nothing, computes equal nodes once and keeps equal constants once."""
+"""Removes nodes that change nothing, and merges equal nodes and equal constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_identity(graph: Graph, node: Node) -> bool:
 
 
 def _as_expand(graph: Graph, node: Node) -> Node:
-    """A cat of one value with itself along a dimension of extent 1 as an expand, in one read; else the node."""
+    """The expand that equals a cat of one value with itself along a dimension of extent 1; other nodes as they are."""
     first = graph.types[node.inputs[0]].shape if node.inputs else ()
     if node.op != "cat" or len(set(node.inputs)) != 1 or first[node.attrs["dim"]] != 1:
         return node
@@ -39,15 +39,15 @@ def _as_expand(graph: Graph, node: Node) -> Node:
 
 def simplify(graph: Graph) -> None:
     """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes and equal constants, and
-    makes an expand of a cat that repeats one value.
+    replaces a cat that repeats one value by an expand.
 
-    Equal float sums stay apart: each takes in what follows it. Those that are equal then are merged.
+    Equal float weighted sums are not merged yet, since different operators may be fused into each of them.
     """
     rewriter = Rewriter(graph)
     _share_constants(rewriter)
     equal: dict[object, str] = {}
-    for given in rewriter.nodes():
-        node = rewriter.replace(given, _as_expand(graph, given))
+    for original in rewriter.nodes():
+        node = rewriter.replace(original, _as_expand(graph, original))
         first = equal.setdefault((graph.call(node), node.inputs), node.output)
         if _is_identity(graph, node):
             rewriter.alias(node.output, node.inputs[0])
@@ -57,10 +57,10 @@ def simplify(graph: Graph) -> None:
 
 
 def _share_constants(rewriter: Rewriter) -> None:
-    """A module that is applied several times has a copy of its weights for each: the first of equal constants stays."""
-    kept: dict[object, str] = {}
+    """Merges equal constants: a module that is called several times has a copy of its weights for each call."""
+    unique: dict[object, str] = {}
     for name, array in rewriter.graph.constants.items():
         digest = hashlib.sha256(array.tobytes()).digest()
-        first = kept.setdefault((rewriter.graph.types[name], digest), name)
+        first = unique.setdefault((rewriter.graph.types[name], digest), name)
         if first != name:
             rewriter.alias(name, first)

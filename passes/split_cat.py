@@ -12,19 +12,19 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 
 def split_cat(graph: Graph, target: Target) -> None:
-    """Replaces cat(x0 ... xn) by cats of as many inputs as its kernels and the target's storage buffers, of which one
-    is the result's, allow: in order, until one is left."""
+    """Splits each cat of more inputs than its kernels and the target allow: one storage buffer each, and the result's.
+    Consecutive inputs are grouped until one cat is left."""
     limit = min(MAX_INPUTS, target.storage_buffers - 1)
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         cat = node
         while cat.op == "cat" and len(cat.inputs) > limit:
-            parts: list[str] = []
+            operands: list[str] = []
             for start in range(0, len(cat.inputs), limit):
                 group = cat.inputs[start : start + limit]
                 if len(group) > 1:
                     to = infer(graph, replace(cat, inputs=group))
                     group = (rewriter.insert(cat, "cat", group, cat.attrs, to, f"{cat.output}.part"),)
-                parts += group
-            cat = rewriter.replace(cat, replace(cat, inputs=tuple(parts)))
+                operands += group
+            cat = rewriter.replace(cat, replace(cat, inputs=tuple(operands)))
     rewriter.commit()

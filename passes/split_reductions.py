@@ -1,4 +1,4 @@
-"""Reductions of large tensors to few elements as two dispatches, so that more than a few workgroups take part."""
+"""Splits reductions of large tensors to few elements into two dispatches, so that more workgroups run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 REDUCTIONS = ("amax", "amin", "mean", "sum")
-"""Operators whose result over several dimensions is that over some of them, reduced over the others."""
+"""Operators that can reduce over some dimensions first, then over the others."""
 
 FEW_RESULTS, MANY_ELEMENTS = 64, 1 << 14
-"""Of a reduction that two dispatches make: most results, and least elements of each. ONNX's DynamicQuantizeLinear reads
-the extremes of whole images."""
+"""A reduction is split if it has at most so many results, each of at least so many elements. ONNX's
+DynamicQuantizeLinear, for example, reads the extremes of whole images."""
 
 
 def split_reductions(graph: Graph, target: Target) -> None:
-    """Reduces over the last of the dimensions first, then over the others."""
+    """Reduces over the last dimensions first, then over the others."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        if node.op in REDUCTIONS and (last := _reduced_first(node, graph)):
+        if node.op in REDUCTIONS and (last := _first_dims(node, graph)):
             x = node.inputs[0]
             attrs = {"dims": last, "keepdim": True}
             shape, dtype = OPS[node.op].check((graph.types[x],), attrs)
@@ -33,20 +33,20 @@ def split_reductions(graph: Graph, target: Target) -> None:
     rewriter.commit()
 
 
-def _reduced_first(node: Node, graph: Graph) -> Shape:
-    """The dimensions of the first dispatch, for the least elements that one result reads; none where one dispatch is
-    enough."""
+def _first_dims(node: Node, graph: Graph) -> Shape:
+    """The dimensions that the first dispatch reduces, such that the slower of the two reads least per result. () where
+    one dispatch is enough."""
     shape, dims = graph.types[node.inputs[0]].shape, tuple(sorted(node.attrs["dims"]))
     count = math.prod(shape[d] for d in dims)
     if count < MANY_ELEMENTS or graph.types[node.output].numel > FEW_RESULTS:
         return ()
-    # Kernels see the dimensions left of the last three as one.
-    choices = [dims[i:] for i in range(1, len(dims)) if dims[i] >= len(shape) - 3]
-    least, best = min(((_most(shape, count, last), last) for last in choices), default=(count, ()))
-    return best if least < count else ()
+    # Kernels merge all dimensions before the last three into one.
+    candidates = [dims[i:] for i in range(1, len(dims)) if dims[i] >= len(shape) - 3]
+    reads, best = min(((_reads(shape, count, last), last) for last in candidates), default=(count, ()))
+    return best if reads < count else ()
 
 
-def _most(shape: Shape, count: int, last: Shape) -> int:
-    """The most elements that a result of either dispatch reads."""
+def _reads(shape: Shape, count: int, last: Shape) -> int:
+    """Elements that a result of the slower dispatch reads."""
     first = math.prod(shape[d] for d in last)
     return max(first, count // first)

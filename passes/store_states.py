@@ -1,4 +1,4 @@
-"""Lets dispatches keep the states of a graph: what is written last is stored where the next run reads it."""
+"""Stores the new states of a graph in the memory that the next run reads them from."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ STORE = "store"
 
 
 ROWS, TURNED = "update_rows", "q8ta_rotary_update"
-"""The operators that write rows into such memory, as they are or turned by their positions' angles."""
+"""The operators that write only some rows into that memory: as they are, or after a rotary embedding."""
 
 
 def store_states(graph: Graph, target: Target) -> None:
-    """Ends the graph with a `store` for every state, when all that reads the old ones has run. Results and new states
-    that are an old state's own memory are copied before. Rows are written where the state lies, if nothing behind them
-    reads what was there."""
+    """Ends the graph with a `store` for each state, after all readers of the old one. Results and new states that lie
+    in an old state's memory are copied first. An `update` of some rows writes them in place, if no later node reads the
+    old state."""
     for state in graph.states:
         _write_rows(graph, state)
     stored = {node.output for node in graph.nodes if node.op in (STORE, ROWS, TURNED)}
@@ -26,7 +26,7 @@ def store_states(graph: Graph, target: Target) -> None:
     reads = {state.read for state in graph.states}
 
     def is_read(name: str) -> bool:
-        """Whether a value is a state as it was before the run, seen in another shape or not."""
+        """Whether a value is an old state, or a view of one."""
         while name in makers and makers[name].op in ("view", "permute"):
             name = makers[name].inputs[0]
         return name in reads
@@ -48,7 +48,8 @@ def store_states(graph: Graph, target: Target) -> None:
 
 
 def _write_rows(graph: Graph, state: State) -> None:
-    """Lets an `update` of a state write its rows alone."""
+    """Replaces an `update` of a state by an operator that writes its rows in place, where no later node reads the old
+    state."""
     places = {node.output: place for place, node in enumerate(graph.nodes)}
     place = places.get(state.written, -1)
     node = graph.nodes[place]
@@ -67,13 +68,14 @@ def _write_rows(graph: Graph, state: State) -> None:
         dim = node.attrs["dim"]
         attrs = {"dim": dim, "extent": graph.types[state.read].shape[dim]}
         along_rows = dim == len(graph.types[state.read].shape) - 1
-        made = None if along_rows else _transposing(graph, node.inputs[1])
+        made = None if along_rows else _rotary_before(graph, node.inputs[1])
         op, rows, more = (ROWS, node.inputs[1:2], {}) if made is None else (TURNED, made.inputs, made.attrs)
         graph.nodes[place] = Node(op, (*rows, *node.inputs[2:]), node.output, {**more, **attrs}, node.source)
 
 
-def _transposing(graph: Graph, name: str) -> Node | None:
-    """The node that turns rows which are read once; None where what it turns may be a state's memory."""
+def _rotary_before(graph: Graph, name: str) -> Node | None:
+    """The rotary embedding whose result is only read as rows of an update. None where its operands may lie in a state's
+    memory, which would be overwritten while it is read."""
     made = next((node for node in graph.nodes if node.output == name and node.op == "q8ta_rotary"), None)
     once = [name in node.inputs for node in graph.nodes].count(True) == 1 and name not in graph.outputs
     states = {state.read for state in graph.states}

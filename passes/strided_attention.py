@@ -1,7 +1,7 @@
-"""Lets each q8ta_attention read its operands where moves found them, and write its result where it is read.
+"""Attention reads its operands and writes its result through strides, instead of moves before and after it.
 
-A view, a permute or a slice is where elements lie: the moves between a linear and attention become part of how its
-operands are read, and the one that puts heads side by side again is how its result is written.
+A view, permute, slice or expand between a linear and q8ta_attention becomes an offset and steps by which the attention
+reads the linear's result. The permute that puts heads side by side again becomes the order in which it writes.
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 WORD = 4
-"""Elements of a word: rows of attention's operands are whole ones."""
+"""Elements of a word. Rows of attention's operands are whole words."""
 
 
 @dataclass(frozen=True)
 class _StridedView:
-    """Where the elements of a value lie in another one, `root`: the first, and the walk along each dimension, of one
-    extent and step or several."""
+    """A value as a strided view of another one.
+
+    Attributes:
+        root: name of the other value.
+        offset: index of the first element in the root.
+        dims: for each dimension its (extent, step) pairs, outermost first; usually one pair.
+    """
 
     root: str
     offset: int
     dims: tuple[tuple[Digit, ...], ...]
 
     def walk(self, lead: tuple[int, int], shared: int, matrix: Shape) -> tuple[int, ...] | None:
-        """The first element and the steps between batches, heads and rows, of batches and heads of matrices of which
-        each of `shared` serves as many heads."""
+        """(offset, steps between batches, heads and rows) of matrices (batch, heads, *matrix); None where a dimension
+        has no single step. There are `shared` different heads, each repeated for as many heads in a row."""
         batch, heads = lead
         dims = _reshaped(self.digits(), (batch, shared, heads // shared, *matrix))
         if dims is None or any(len(walk) > 1 for walk in dims):
@@ -45,16 +50,16 @@ class _StridedView:
         return None if steps[2] or steps[4] != 1 else (self.offset, *steps[:2], steps[3])
 
     def digits(self, last: int | None = None) -> list[Digit]:
-        """The walk through all elements, or along all dimensions before one."""
+        """The (extent, step) pairs of all dimensions, or of those before `last`."""
         return list(itertools.chain(*self.dims[:last]))
 
     def repeats(self) -> int:
-        """How often each head is repeated."""
+        """How often each head is repeated, as with grouped queries."""
         return next((extent for extent, step in self.digits(-2) if step == 0 and extent > 1), 1)
 
 
 def strided_attention(graph: Graph, target: Target) -> None:
-    """Says for each attention where its operands and its result lie, on any target."""
+    """Replaces each q8ta_attention whose operands have strides by one that reads them in place, on any target."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         if node.op == "q8ta_attention" and not node.attrs["sizes"]:
@@ -65,8 +70,8 @@ def strided_attention(graph: Graph, target: Target) -> None:
 
 
 def _strided(rewriter: Rewriter, node: Node) -> Node | None:
-    """The attention that reads its operands in place, as a node that writes (batch, queries, heads * width); None where
-    they lie at no steps of one length."""
+    """The attention that reads its operands in place and writes (batch, queries, heads * width); None where an operand
+    has no single step along a dimension."""
     graph = rewriter.graph
     q, k, v = (_view_of(rewriter, name) for name in node.inputs[:3])
     found, shape = sizes_of([graph.types[name] for name in node.inputs], node.attrs), graph.types[node.output].shape
@@ -74,7 +79,7 @@ def _strided(rewriter: Rewriter, node: Node) -> Node | None:
     rows = ((found.queries, found.depth), (found.keys, found.depth), (found.keys, found.width))
     for shared in (lead[1] // k.repeats() or 1, lead[1]):
         counts = (lead[1], shared, shared)
-        walks = [place.walk(lead, n, row) for place, n, row in zip((q, k, v), counts, rows, strict=True)]
+        walks = [view.walk(lead, n, row) for view, n, row in zip((q, k, v), counts, rows, strict=True)]
         if None not in walks:
             break
     if None in walks or len(shape) not in (3, 4):
@@ -85,13 +90,13 @@ def _strided(rewriter: Rewriter, node: Node) -> Node | None:
     placed = Node(node.op, inputs, node.output, attrs, node.source)
     try:
         _result(graph, placed)
-    except GraphError:  # rows are no whole words there, or a mask has batch and heads as one dimension
+    except GraphError:  # rows are not whole words there, or a mask has batch and heads as one dimension
         return None
     return placed
 
 
 def _view_of(rewriter: Rewriter, name: str) -> _StridedView:
-    """Where a value's elements lie in the value that moves of whole words made it of."""
+    """A value as a view of the earliest value that it is moved from in whole words."""
     graph, node, shape = rewriter.graph, rewriter.producer(name), rewriter.graph.types[name].shape
     here = _StridedView(name, 0, tuple((digit,) for digit in zip(shape, strides(shape), strict=True)))
     if node is None or node.op not in ("view", "permute", "slice", "expand"):
@@ -112,15 +117,15 @@ def _view_of(rewriter: Rewriter, name: str) -> _StridedView:
         if len(dims[dim]) != 1:
             return here
         ((extent, step),) = dims[dim]
-        taken = range(extent)[node.attrs["start"] : node.attrs["end"] : node.attrs["step"]]
-        dims[dim] = ((len(taken), step * taken.step),)
-        return replace(before, offset=before.offset + taken.start * step, dims=tuple(dims))
+        indices = range(extent)[node.attrs["start"] : node.attrs["end"] : node.attrs["step"]]
+        dims[dim] = ((len(indices), step * indices.step),)
+        return replace(before, offset=before.offset + indices.start * step, dims=tuple(dims))
     viewed = _reshaped(before.digits(), shape)
     return here if viewed is None else replace(before, dims=viewed)
 
 
 def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[tuple[Digit, ...], ...] | None:
-    """The same walk along other dimensions; None where it does not divide so."""
+    """(extent, step) pairs of the same elements in another shape; None where a pair cannot be divided so."""
     ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
     pieces = cut(merged(dims), ends) if ends[0] == math.prod(n for n, _ in dims) else None
     if pieces is None:
@@ -134,15 +139,15 @@ def _reshaped(dims: Sequence[Digit], shape: Shape) -> tuple[tuple[Digit, ...], .
     return tuple(found)
 
 
-def _lead(*places: _StridedView) -> tuple[int, int]:
-    """Batch and heads where they are one dimension: as an operand that has them apart says."""
-    leads = [merged(place.digits(-2)) for place in places]
-    apart = next((lead for lead in leads if len(lead) == 2), None)
-    return (apart[0][0], apart[1][0]) if apart else (1, math.prod(n for n, _ in leads[0]))
+def _lead(*views: _StridedView) -> tuple[int, int]:
+    """(batch, heads) where the attention has both as one dimension: from an operand with different steps for them."""
+    leads = [merged(view.digits(-2)) for view in views]
+    separate = next((lead for lead in leads if len(lead) == 2), None)
+    return (separate[0][0], separate[1][0]) if separate else (1, math.prod(n for n, _ in leads[0]))
 
 
 def _bias(graph: Graph, name: str, lead: tuple[int, int]) -> str:
-    """A bias whose batch and heads were one dimension, with both."""
+    """The name of a bias with batch and heads as two dimensions."""
     bias = graph.constants[name]
     if bias.shape[1] == 1 or bias.shape[1] == lead[1]:
         return name
@@ -150,14 +155,14 @@ def _bias(graph: Graph, name: str, lead: tuple[int, int]) -> str:
 
 
 def _result(graph: Graph, fused: Node) -> TensorType:
-    """The type of its result, with the scale and zero point that it is to have."""
+    """The type of an attention's result, with the quantization of the value that it computes."""
     shape, _ = OPS[fused.op].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
     return replace(graph.types[fused.output], shape=shape)
 
 
 def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
-    """Writes the attention in place of its last product and, where that is what follows, of the permute that puts heads
-    side by side; what else it is to be, moves make of it."""
+    """Replaces an attention, and the permute that puts heads side by side if it follows, by the strided one. Moves
+    after it restore the shape and order that readers expect."""
     graph = rewriter.graph
     batch, heads, queries, _, _, width, _ = fused.attrs["sizes"]
     split, end = (batch, heads, queries, width), node
@@ -171,8 +176,8 @@ def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
     name = rewriter.insert(end, fused.op, fused.inputs, fused.attrs, to, f"{node.output}.attention")
     shape = graph.types[end.output].shape
     if order != [0, 1, 2, 3]:
-        apart = replace(to, shape=(batch, queries, heads, width))
-        name = rewriter.insert(end, "view", (name,), {"shape": apart.shape}, apart, f"{node.output}.heads")
-        turned = replace(to, shape=tuple(apart.shape[d] for d in order))
-        name = rewriter.insert(end, "permute", (name,), {"dims": tuple(order)}, turned, f"{node.output}.turned")
+        heads_apart = replace(to, shape=(batch, queries, heads, width))
+        name = rewriter.insert(end, "view", (name,), {"shape": heads_apart.shape}, heads_apart, f"{node.output}.heads")
+        permuted = replace(to, shape=tuple(heads_apart.shape[d] for d in order))
+        name = rewriter.insert(end, "permute", (name,), {"dims": tuple(order)}, permuted, f"{node.output}.turned")
     rewriter.replace(end, Node("view", (name,), end.output, {"shape": shape}, end.source))

@@ -1,4 +1,4 @@
-"""What keeps elements out of rows of softmax: a mask or a choice that was added before it."""
+"""Separates a softmax, or another operator that reads masks, from the mask that is added before it: as bools."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from q8ta_wgpu.passes.plan.masks import reads_masks
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 FAINT = 22.0
-"""What is smaller than e^-FAINT of the largest in softmax is 0 in every table."""
+"""In softmax, a score lower than the largest by at least this counts as 0: e^-22 is 0 in every table."""
 
 
 @dataclass(frozen=True)
 class Bools:
-    """What says which elements take part.
+    """A mask as bools.
 
     Attributes:
-        name: int8 values of as many dimensions as the scores: where they are 0 an element takes no part. None where all
-            take part.
-        even: whether a row without any has equal shares, as of finite low numbers in float32; otherwise it is zeros.
+        name: int8 values of the scores' rank: 0 masks an element. None where no element is masked.
+        even: whether a row in which all elements are masked has equal weights, as with finite low numbers in float32;
+            otherwise its weights are 0.
     """
 
     name: str | None = None
@@ -34,15 +34,15 @@ class Bools:
 
 
 def unmasked(rewriter: Rewriter, node: Node) -> tuple[Node, Bools]:
-    """The node reading what a mask was added to, and the bools of the mask; the node itself where there is none."""
+    """The node reading scores without their mask, and the mask; the node itself where there is no mask."""
     if not reads_masks(node):
         return node, Bools()
     return _without_constant(rewriter, node) or _without_selection(rewriter, node) or (node, Bools())
 
 
 def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
-    """Without a constant whose numbers in a row are equal, or so much lower that no int8 value makes up for them. Views
-    may stand between."""
+    """Separates a constant mask: in each row its numbers are equal, or so low that no int8 score makes up for it. Views
+    may stand between the sum and the softmax."""
     graph = rewriter.graph
     views: list[Node] = []
     add = rewriter.producer(node.inputs[0])
@@ -57,21 +57,21 @@ def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | No
     if int8 is None or values is None or q is None or graph.types[scores].shape != graph.types[add.output].shape:
         return None
     shape = graph.types[node.inputs[0]].shape
-    whole = np.broadcast_to(values, graph.types[add.output].shape).reshape(shape)
-    part = _part(whole, q, node.attrs["dim"])
-    if part is None:
+    full = np.broadcast_to(values, graph.types[add.output].shape).reshape(shape)
+    keep = _keep(full, q, node.attrs["dim"])
+    if keep is None:
         return None
     for view in reversed(views):
         to = replace(graph.types[int8], shape=graph.types[view.output].shape)
         int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
     real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
-    bools = shortened(part.astype(np.int8))
+    bools = shortened(keep.astype(np.int8))
     name = None if bools.all() else graph.add_constant(f"{node.output}.mask", bools, INT8X4, BOOL)
     return replace(node, inputs=(real, *node.inputs[1:])), Bools(name)
 
 
 def _without_selection(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | None:
-    """Without a `where` between 0 and a low number. Moves may stand between it and the sum."""
+    """Separates a mask `where(bools, 0, low)`, moved or not."""
     add = rewriter.producer(node.inputs[0])
     for scores in add.inputs if add is not None else ():
         int8 = int8_behind(rewriter, scores)
@@ -83,17 +83,17 @@ def _without_selection(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | N
 
 
 def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: float) -> Bools | None:
-    """The bools by which a sum adds 0, or a number of `low` and less, to scores, computed before a node. None where it
-    adds something else."""
-    graph, choice = rewriter.graph, selection_of(rewriter, add, scores, low)
-    if choice is None:
+    """The bools of a mask that an `add` adds to scores, computed before a node. None where it adds anything else, or
+    where the mask's low number is larger than `low`."""
+    graph, selection = rewriter.graph, selection_of(rewriter, add, scores, low)
+    if selection is None:
         return None
-    bools = int8_behind(rewriter, choice.node.inputs[0])
+    bools = int8_behind(rewriter, selection.node.inputs[0])
     assert bools is not None
-    if choice.inverted:
+    if selection.inverted:
         table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
         bools = rewriter.insert(before, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
-    for move in reversed(choice.moves):
+    for move in reversed(selection.moves):
         to = replace(graph.types[bools], shape=graph.types[move.output].shape)
         bools = rewriter.insert(before, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
     found, rank = graph.types[bools], len(graph.types[add.output].shape)
@@ -101,16 +101,16 @@ def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: flo
         to = replace(found, shape=(1,) * (rank - len(found.shape)) + found.shape)
         shape = flexible(found.shape, to.shape)
         bools = rewriter.insert(before, "view", (bools,), {"shape": shape}, to, f"{bools}.wide")
-    return Bools(bools, choice.even)
+    return Bools(bools, selection.even)
 
 
-GIVEN_NUMBERS = (
-    "numbers that are known when the network runs are added to its scores: a mask of bools (True: takes part) is int8"
+FLOAT_MASK = (
+    "numbers that are known when the network runs are added to its scores: pass a mask of bools (True: keep) for int8"
 )
 
 
 def adds_float_numbers(rewriter: Rewriter, node: Node) -> bool:
-    """Whether what a softmax reads is a sum of int8 scores and of numbers that are neither constant nor int8."""
+    """Whether a softmax reads the sum of int8 scores and a float32 value computed at run time."""
     add = rewriter.producer(node.inputs[0]) if reads_masks(node) else None
     if add is None or add.op != "add":
         return False
@@ -119,22 +119,23 @@ def adds_float_numbers(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _span(q: QParams) -> float:
-    """How much lower a number must be so that no int8 value makes up for it in softmax."""
+    """How much lower than others a mask's number must be so that no int8 score makes up for it in softmax."""
     low, high = q.range
     return (high - low) * q.scale + FAINT
 
 
-def _part(mask: Array, q: QParams, dim: int) -> Array | None:
-    """Where elements take part in rows along `dim` to which a mask is added. A row with one finite number all over is
-    its own softmax, where float32 holds the sums to a 255th of the scores' range; one of nothing but minus infinities
-    has no part. None where a number is neither the largest of its row nor far below, or so large that the sums would be
-    lost in it."""
+def _keep(mask: Array, q: QParams, dim: int) -> Array | None:
+    """Which elements a mask keeps in rows along `dim`: the largest of each row, none in a row of -inf.
+
+    None where the mask cannot be expressed so: a number is neither the largest of its row nor low enough, or it is so
+    large that its float32 sum with a score is less precise than a 255th of the scores' range.
+    """
     largest = mask.max(dim, keepdims=True)
-    excluded = np.isneginf(largest) | (largest == MASKED)
+    empty = np.isneginf(largest) | (largest == MASKED)
     with np.errstate(invalid="ignore"):
         below = mask - largest
-    part = (below == 0) & ~excluded
-    apart = part | excluded | (below <= -_span(q))
-    fine = (q.range[1] - q.range[0]) / 255 * q.scale
-    held = excluded | (np.spacing(np.abs(np.where(excluded, 0, largest)).astype(np.float32)) <= fine)
-    return part if apart.all() and held.all() else None
+    keep = (below == 0) & ~empty
+    separable = keep | empty | (below <= -_span(q))
+    step = (q.range[1] - q.range[0]) / 255 * q.scale
+    precise = empty | (np.spacing(np.abs(np.where(empty, 0, largest)).astype(np.float32)) <= step)
+    return keep if separable.all() and precise.all() else None

@@ -1,5 +1,7 @@
-"""Lets a quantize of steps of 1, as that of a result given as uint8, do what operators before it do: round and
-clamp."""
+"""Removes rounding and clamping before a quantize of scale 1, which does both itself.
+
+For example a module that returns uint8 images ends in `x.mul(255).round().clamp(0, 255).to(torch.uint8)`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ _BOUNDED: dict[str, Bounds] = {"sigmoid": (0, 1), "softmax": (0, 1), "tanh": (-1
 
 
 def whole_numbers(graph: Graph) -> None:
-    """Lets quantizes of scale 1 read what is before a rounding to the nearest number, roundings of whole numbers,
-    remainders of smaller numbers, and clamps to whole numbers, which become theirs, also before a factor."""
+    """Removes from before quantizes of scale 1: round; floor, ceil and trunc of whole numbers; remainders of numbers
+    below the divisor; and clamps to whole numbers, which become the quantize's range, also from before a factor."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         q = graph.types[node.output].q
@@ -36,7 +38,7 @@ def whole_numbers(graph: Graph) -> None:
 
 
 def _simpler(rewriter: Rewriter, node: Node, zero: int) -> Node | None:
-    """The quantize without the operator before it; None where that changes what it gives."""
+    """The quantize without the operator before it; None where that would change its result."""
     before = rewriter.producer(node.inputs[0])
     if before is None:
         return None
@@ -52,35 +54,35 @@ def _simpler(rewriter: Rewriter, node: Node, zero: int) -> Node | None:
         case "clamp":
             return _clamped(without, before.attrs["min"] + zero, before.attrs["max"] + zero)
         case "affine" if before.attrs["factor"] > 0:
-            return _before_line(rewriter, node, before, zero)
+            return _before_affine(rewriter, node, before, zero)
     return None
 
 
-def _before_line(rewriter: Rewriter, node: Node, line: Node, zero: int) -> Node | None:
-    """The quantize behind factor * x + term, of an x that is clamped or such a number itself: the clamp becomes the
-    quantize's, two lines are one."""
-    x, attrs, found = rewriter.producer(line.inputs[0]), line.attrs, None
+def _before_affine(rewriter: Rewriter, node: Node, affine: Node, zero: int) -> Node | None:
+    """The quantize of factor * x + term, if x is a clamp, which becomes the quantize's range, or affine itself, so that
+    both become one. Else None."""
+    x, attrs, found = rewriter.producer(affine.inputs[0]), affine.attrs, None
     if x is not None and x.op == "clamp":
         low, high = (x.attrs[end] * attrs["factor"] + attrs["term"] for end in ("min", "max"))
         found = _clamped(node, low + zero, high + zero)
     if x is not None and x.op == "affine":
-        factor, term = (x.attrs[name] * line.attrs["factor"] for name in ("factor", "term"))
-        attrs, found = {"factor": factor, "term": term + line.attrs["term"]}, node
+        factor, term = (x.attrs[name] * affine.attrs["factor"] for name in ("factor", "term"))
+        attrs, found = {"factor": factor, "term": term + affine.attrs["term"]}, node
     if x is None or found is None:
         return None
-    t = rewriter.graph.types[line.output]
-    return replace(found, inputs=(rewriter.insert(node, "affine", x.inputs, attrs, t, line.output),))
+    t = rewriter.graph.types[affine.output]
+    return replace(found, inputs=(rewriter.insert(node, "affine", x.inputs, attrs, t, affine.output),))
 
 
 def _clamped(node: Node, low: float, high: float) -> Node | None:
-    """A quantize that clamps to [low, high] as well; None where these are no whole numbers."""
+    """A quantize whose range is also clamped to [low, high]; None where these are not whole numbers."""
     lo, hi = max(node.attrs["lo"], low), min(node.attrs["hi"], high)
     fits = lo <= hi and float(lo).is_integer() and float(hi).is_integer()
     return replace(node, attrs={**node.attrs, "lo": int(lo), "hi": int(hi)}) if fits else None
 
 
 def _is_whole(rewriter: Rewriter, name: str) -> bool:
-    """Whether a value holds whole numbers."""
+    """Whether all elements of a value are whole numbers."""
     node = rewriter.producer(name)
     if node is None:
         return False
@@ -91,7 +93,7 @@ def _is_whole(rewriter: Rewriter, name: str) -> bool:
 
 
 def _bounds(rewriter: Rewriter, name: str) -> Bounds:
-    """Numbers that a value is between."""
+    """(low, high): bounds of a value's elements, as far as its operators tell."""
     node = rewriter.producer(name)
     if node is None:
         return -math.inf, math.inf
@@ -111,5 +113,5 @@ def _bounds(rewriter: Rewriter, name: str) -> Bounds:
 
 
 def _moves(node: Node) -> bool:
-    """Whether an operator moves the elements of one value and adds none."""
+    """Whether an operator moves the elements of one value and adds no others."""
     return is_move(node) and node.op != "pad"

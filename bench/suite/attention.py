@@ -1,4 +1,5 @@
-"""Networks with attention that 8 bits are known to hurt: decoders, sinks, masks, experts. Their weights are random."""
+"""Networks with attention that are known to lose accuracy in 8 bits: decoders, sinks, masks, experts. Weights are
+random."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class RootMeanSquare(nn.Module):
-    """A norm written by hand, as transformers' decoders have it; Gemma's weights are differences to 1."""
+    """An RMS norm written by hand, as in transformers' decoders. Gemma stores weights minus 1."""
 
     def __init__(self, width: int, offset: float = 0.0) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class RootMeanSquare(nn.Module):
 
 
 def rotated(x: Tensor) -> Tensor:
-    """(n, heads, tokens, width), turned by angles that grow with the place."""
+    """Rotary embedding of x (n, heads, tokens, width) by position."""
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2])[:, None] * 10_000.0 ** (-torch.arange(half) / half)
     first, second = x.chunk(2, -1)
@@ -47,9 +48,9 @@ class DecoderLayer(nn.Module):
     """Attention to earlier tokens with half as many heads for keys and values, and a gated perceptron.
 
     Args:
-        norm: makes a norm of a width.
+        norm: makes a norm for a width.
         heads_normed: whether queries and keys are normalized (Qwen3).
-        cap: what scores are softly kept below (Gemma2, which also normalizes what a branch adds); 0 for none.
+        cap: soft upper bound of scores (Gemma2, which also normalizes the results of branches); 0 for none.
     """
 
     def __init__(self, norm: Norm, heads_normed: bool, cap: float) -> None:
@@ -76,7 +77,7 @@ class DecoderLayer(nn.Module):
         return z
 
     def attended(self, x: Tensor) -> Tensor:
-        """The heads' contexts side by side."""
+        """The contexts of all heads, concatenated."""
         n, tokens, _ = x.shape
         q, k, v = (each(x).reshape(n, tokens, -1, self.width).transpose(1, 2) for each in (self.q, self.k, self.v))
         q, k = rotated(self.of_heads[0](q)), rotated(self.of_heads[1](k))
@@ -93,7 +94,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings to scores of the next token."""
+    """A decoder from embeddings to scores of the next token."""
 
     def __init__(
         self, norm: Norm, heads_normed: bool = False, cap: float = 0.0, depth: int = 2, outputs: int = 128
@@ -121,24 +122,24 @@ def gemma2() -> nn.Module:
 
 
 def llama() -> nn.Module:
-    """With torch's norm, so that the sums between its layers are known to be a residual stream."""
+    """A decoder with torch's norm, by which the sums between its layers are recognized as a residual stream."""
     return Decoder(partial(nn.RMSNorm, eps=1e-6))
 
 
 def rms_by_hand() -> nn.Module:
-    """Five layers, norms written as pow, mean and rsqrt."""
+    """A decoder of five layers, with norms written as pow, mean and rsqrt."""
     return Decoder(RootMeanSquare, depth=5)
 
 
 def characters() -> nn.Module:
-    """The next character of a text; norms written by hand."""
+    """A decoder that predicts the next character of a text; norms are written by hand."""
     decoder = Decoder(RootMeanSquare, depth=3, outputs=len(CHARACTERS))
     return nn.Sequential(nn.Linear(len(CHARACTERS), WIDTH, bias=False), decoder)
 
 
 class Sink(nn.Module):
-    """Attention of tokens and of one that all attend to with a share of their weight, as trained networks come to have
-    it (Xiao et al., Efficient Streaming Language Models with Attention Sinks, 2023)."""
+    """Attention with a sink: a token to which all others attend, as in trained networks (Xiao et al., Efficient
+    Streaming Language Models with Attention Sinks, 2023)."""
 
     def __init__(self, tokens: int, share: float) -> None:
         super().__init__()
@@ -172,7 +173,7 @@ def sink197() -> nn.Module:
 
 
 class MaskedPooling(nn.Module):
-    """Features weighted by scores; places that a mask leaves out have none. Or the place of the best score."""
+    """The sum of features weighted by a masked softmax of scores, or the index of the best score."""
 
     def __init__(self, best: bool = False) -> None:
         super().__init__()
@@ -180,7 +181,7 @@ class MaskedPooling(nn.Module):
         self.features, self.score, self.head = nn.Linear(32, 32), nn.Linear(32, 1), nn.Linear(32, 10)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(n, places, 32), (n, places) → (n, 10), or the index (n,)."""
+        """(n, positions, 32), (n, positions) → (n, 10), or the index (n,)."""
         y = torch.tanh(self.features(x))
         scores: Tensor = self.score(y).squeeze(-1).masked_fill(~mask, -1e9)
         if self.best:
@@ -209,7 +210,7 @@ class PaddedEncoder(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token is computed by the two of four perceptrons that a gate prefers."""
+    """A mixture of experts: a gate selects two of four perceptrons for each token."""
 
     def __init__(self) -> None:
         super().__init__()

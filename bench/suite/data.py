@@ -1,4 +1,4 @@
-"""Data that packages carry: scikit-learn's handwritten digits, scikit-image's photographs, Python's own text."""
+"""Data from installed packages: scikit-learn's handwritten digits, scikit-image's photographs, Python's own text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float32]
 Set = tuple[Array, NDArray[np.int64]]
 
 TRAINED = 1197
-"""The first digits, by other writers than the last 600, which are held out."""
+"""Number of training digits. The other 600, by other writers, are held out."""
 
 LENGTH = 64
 CHARACTERS = " " + string.ascii_lowercase + string.digits + "_.,:;'\"`()[]{}<>=+-*/\\|@#%&!?~$^"
@@ -39,15 +39,15 @@ def _all_digits() -> Set:
 
 
 def digits(held_out: bool) -> Set:
-    """Images (n, 1, 8, 8) in 0..1, and which digit each is."""
+    """Images (n, 1, 8, 8) in 0..1, and their digits (n,)."""
     images, labels = _all_digits()
     part = slice(TRAINED, None) if held_out else slice(TRAINED)
     return images[part], labels[part]
 
 
 def held_out_digits(count: int) -> Set:
-    """The held out digits as they are, then again and again with noise of a pixel's smallest step, a sixteenth, so that
-    no single image on the border between two classes decides."""
+    """The held out digits, then repeated with noise of a sixteenth, the smallest step of a pixel, so that no single
+    ambiguous image decides."""
     images, labels = digits(True)
     times = -(-count // len(images))
     noise = np.random.default_rng(0).normal(0, 1 / 16, (times, *images.shape)).astype(np.float32)
@@ -81,7 +81,7 @@ def scenes(held_out: bool, count: int, seed: int) -> Set:
 
 
 def photographs(held_out: bool, count: int, side: int, seed: int) -> tuple[Array, Array]:
-    """Crops (n, 1, side, side) shrunk by three, and (n, 1, 3·side, 3·side) as they were, in 0..1."""
+    """Crops (n, 1, side, side), reduced by three, and the original crops (n, 1, 3·side, 3·side), in 0..1."""
     rng = np.random.default_rng(seed)
     names = photos.HELD_OUT if held_out else photos.TRAINING
     x, y = np.empty((count, 1, side, side), np.float32), np.empty((count, 1, 3 * side, 3 * side), np.float32)
@@ -109,8 +109,8 @@ def _texts() -> tuple[str, ...]:
 
 
 def lines(held_out: bool, count: int, seed: int) -> Set:
-    """Stretches of text (n, characters, LENGTH), one-hot, and which of three kinds each is; the last fifth of every
-    text is held out."""
+    """Passages of text (n, characters, LENGTH), one-hot, and their kind (n,), 0 to 2. The last fifth of every text is
+    held out."""
     rng = np.random.default_rng(seed)
     x, y = np.zeros((count, len(CHARACTERS), LENGTH), np.float32), rng.integers(3, size=count)
     for i, label in enumerate(y):
@@ -123,6 +123,6 @@ def lines(held_out: bool, count: int, seed: int) -> Set:
 
 
 def next_characters(held_out: bool, count: int, seed: int) -> Set:
-    """Stretches of text (n, LENGTH - 1, characters), one-hot, and the character (n, LENGTH - 1) behind each place."""
+    """Passages of text (n, LENGTH - 1, characters), one-hot, and the next character at each position."""
     x = lines(held_out, count, seed)[0].transpose(0, 2, 1)
     return x[:, :-1], x[:, 1:].argmax(-1)

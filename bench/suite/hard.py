@@ -1,5 +1,5 @@
-"""Networks without attention that 8 bits are known to hurt: values that reach far, or whose function is steep or
-discrete. Their weights are random."""
+"""Networks without attention that are known to lose accuracy in 8 bits: values have a large range, or pass a steep or
+discrete function. Weights are random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def perceptron(inputs: int, outputs: int, width: int = 64) -> nn.Sequential:
 
 
 class Timestep(nn.Module):
-    """A diffusion network's embedding of its time: sines and cosines of phases of up to 160 turns."""
+    """A diffusion network's timestep embedding: sines and cosines of phases of up to 160 turns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Timestep(nn.Module):
 
 
 class Radiance(nn.Module):
-    """A place's color and density: sines and cosines of ten octaves (Mildenhall et al., NeRF, 2020)."""
+    """The color and density at a position, from sines and cosines of ten octaves (Mildenhall et al., NeRF, 2020)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Radiance(nn.Module):
 
 
 class Looked(nn.Module):
-    """A number's row of a table: of the thousand steps of 0..1, or of the bucket that it falls into."""
+    """Looks up a row of a table: by one of a thousand steps of 0..1, or by a bucket."""
 
     bounds: Tensor | None
 
@@ -61,7 +61,7 @@ class Looked(nn.Module):
 
 
 class SpatialTransformer(nn.Module):
-    """An image turned and shifted as a small network says, then read (Jaderberg et al. 2015)."""
+    """A spatial transformer: a small network predicts a rotation and a shift of the image (Jaderberg et al. 2015)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class SpatialTransformer(nn.Module):
 
 
 class Warp(nn.Module):
-    """The second of two images, moved by a flow of up to three pixels onto the first."""
+    """Warps the second of two images onto the first by a predicted flow of up to three pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Warp(nn.Module):
 
 
 class SoftArgmax(nn.Module):
-    """Where each of five heat maps is high: the mean of places, weighted by a softmax."""
+    """Soft argmax: the mean position in each of five heat maps, weighted by a softmax."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,11 +109,11 @@ class SoftArgmax(nn.Module):
 
 
 MEANS, DEVIATIONS = (40.0, 5e4, 2005.0, 0.3, 170.0, 0.0, 1e-3, 12.0), (12.0, 2e4, 6.0, 0.1, 10.0, 1.0, 2e-4, 4.0)
-"""Of a table's columns: an age, an income, a year, a share and so on."""
+"""Means and standard deviations of a table's columns: an age, an income, a year, a share and so on."""
 
 
 class Tabular(nn.Module):
-    """Columns of different size, normalized at first by running statistics (`BatchNorm1d`), or by constants."""
+    """A table with columns of different magnitude, normalized first by `BatchNorm1d` or by constants."""
 
     mean: Tensor
     std: Tensor
@@ -135,12 +135,12 @@ class Tabular(nn.Module):
 
 
 def kelvin() -> nn.Module:
-    """Temperatures, which vary by a degree around 290, behind a layer norm."""
+    """A layer norm of temperatures that vary by a degree around 290."""
     return nn.Sequential(nn.LayerNorm(16), perceptron(16, 10))
 
 
 class MeanSquare(nn.Module):
-    """Convolutions between which images are divided by the mean square of all."""
+    """Convolutions, after each of which the image is divided by its mean square."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class VoiceDetector(nn.Module):
 
 
 class WaveNet(nn.Module):
-    """Dilated convolutions with gates, joined by sums and by skips (van den Oord et al. 2016)."""
+    """Gated dilated convolutions with residual and skip connections (van den Oord et al. 2016)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,8 +204,8 @@ class WaveNet(nn.Module):
 
 
 class Flow(nn.Module):
-    """Four couplings, each of which scales and shifts one half by what it makes of the other, and the logarithm of the
-    volume (Dinh et al., Real NVP, 2016)."""
+    """A normalizing flow of four affine couplings, and the logarithm of its determinant (Dinh et al., Real NVP,
+    2016)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Flow(nn.Module):
 
 
 class Siren(nn.Module):
-    """A picture as sines of sines (Sitzmann et al. 2020)."""
+    """An image as a perceptron with sines as activations (Sitzmann et al. 2020)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class Siren(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions with instance norms, added to what they read."""
+    """A residual block of two convolutions with instance norms."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Residual(nn.Module):
 
 
 def cyclegan() -> nn.Module:
-    """A generator of pictures from pictures (Zhu et al. 2017)."""
+    """A generator of images from images (Zhu et al. 2017)."""
     layers = [nn.ReflectionPad2d(3), nn.Conv2d(3, 8, 7), nn.InstanceNorm2d(8), nn.ReLU()]
     for width in (8, 16):
         layers += [nn.Conv2d(width, 2 * width, 3, 2, 1), nn.InstanceNorm2d(2 * width), nn.ReLU()]

@@ -1,4 +1,4 @@
-"""The networks: each holds layers or connections that int8 quantization is known to hurt."""
+"""The trained networks. Each has layers or connections that are known to lose accuracy in int8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def convolution(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> 
 
 
 class SqueezeExcite(nn.Module):
-    """A residual block of two convolutions with hardswish, its channels weighted by what the whole image holds."""
+    """A residual block of two convolutions with hardswish and squeeze-and-excitation."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ def depthwise() -> nn.Module:
 
 
 class Pyramid(nn.Module):
-    """Dilated convolutions side by side, joined by cat, added to what they read, then batch norm and slopes by channel
-    (the block of ESPNet, Mehta et al. 2018)."""
+    """ESPNet's block (Mehta et al. 2018): parallel dilated convolutions, a cat, a residual connection, batch norm and
+    PReLU."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ class Segmentation(nn.Module):
 
 
 def superresolution() -> nn.Module:
-    """Photographs, enlarged three times (Shi et al. 2016)."""
+    """Enlarges photographs three times by pixel_shuffle (Shi et al. 2016)."""
     layers = (nn.Conv2d(1, 32, 5, padding=2), nn.Tanh(), nn.Conv2d(32, 24, 3, padding=1), nn.Tanh())
     return nn.Sequential(*layers, nn.Conv2d(24, 9, 3, padding=1), nn.PixelShuffle(3))
 
 
 def sequence() -> nn.Module:
-    """Digits as 64 samples of one channel, row by row, as small as networks that spot keywords."""
+    """Classifies digits as sequences of 64 samples, row by row, as small as networks for keyword spotting."""
     layers: list[nn.Module] = [nn.Flatten(2), nn.Conv1d(1, 24, 9, 2, 4, bias=False), nn.BatchNorm1d(24), nn.ReLU()]
     for stride in (2, 1):
         depth = nn.Conv1d(24, 24, 9, stride, 4, groups=24, bias=False)
@@ -109,7 +109,7 @@ def sequence() -> nn.Module:
 
 
 class Encoder(nn.Module):
-    """A transformer's layer, norms first."""
+    """A pre-norm transformer layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Encoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """What `embed` makes of an input, as tokens, with places learnt; the mean of all tokens is classified."""
+    """A transformer on the tokens that `embed` makes, with learned positions; classifies the mean of all tokens."""
 
     def __init__(self, embed: nn.Module, tokens: int, width: int, classes: int, depth: int = 3) -> None:
         super().__init__()
@@ -146,10 +146,10 @@ class Transformer(nn.Module):
 
 
 def vision() -> nn.Module:
-    """Digits as 16 patches."""
+    """Classifies digits as 16 patches."""
     return Transformer(nn.Conv2d(1, 48, 2, 2), 16, 48, 10)
 
 
 def text() -> nn.Module:
-    """Characters, four to a token."""
+    """Classifies text, with four characters in a token."""
     return Transformer(nn.Conv1d(len(CHARACTERS), 48, 4, 4), LENGTH // 4, 48, 3)

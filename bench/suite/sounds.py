@@ -1,4 +1,4 @@
-"""Sounds made by formulas, as no package carries recordings: voices in noise, and spoken words as spectra."""
+"""Synthetic sounds, since no package includes recordings: voices in noise, and spoken words as spectra."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ SAMPLES, WINDOW = 2048, 128
 FRAMES = SAMPLES // (WINDOW // 2) - 1
 
 PHONES = ((2, 8), (2, 14), (4, 7), (4, 12), (6, 10), (7, 16), (1, 6), (13, 18))
-"""Bands in which each of eight sounds is loud."""
+"""The two loudest bands of each of eight phones."""
 
 WORDS = ((0, 1, 2), (0, 2, 1), (2, 0, 1), (3, 4), (4, 3), (5, 6, 5), (6, 5, 6), (7, 0, 3), (7, 3, 0), (1, 7))
-"""Ten words: sounds one after another."""
+"""Ten words, as sequences of phones."""
 
 
 def _speakers(held_out: bool, rng: Generator, count: int) -> Array:
-    """How high each speaks, as a factor; those that are held out lie between the others."""
+    """Factors of the speakers' pitches. Held out ones are between the others."""
     steps = np.arange(0.8, 1.25, 0.05)[held_out::2]
     return rng.choice(steps, (count, 1)).astype(np.float32)
 
 
 def voices(held_out: bool, count: int, seed: int) -> tuple[Array, Array]:
-    """Sounds (n, 1, SAMPLES) between -1 and 1, loud or soft, and which frames of a window (n, FRAMES) hold a voice:
-    harmonics of a pitch that glides, below formants. Noise of different colors and a hum are in all frames."""
+    """Sounds (n, 1, SAMPLES) between -1 and 1, and which frames (n, FRAMES) contain a voice. A voice is harmonics of a
+    gliding pitch, filtered by formants. All frames contain noise of different colors and a hum."""
     rng = np.random.default_rng((seed, held_out))
     time = np.arange(SAMPLES) / RATE
     pitch = (
@@ -57,7 +57,7 @@ def voices(held_out: bool, count: int, seed: int) -> tuple[Array, Array]:
 
 
 def words(held_out: bool, count: int, seed: int) -> Set:
-    """Logarithms of the power (n, 32 frames, 20 bands) of a spoken word in noise, and which of ten words it is."""
+    """Log power spectra (n, 32 frames, 20 bands) of spoken words in noise, and the index of each word."""
     rng = np.random.default_rng((seed, held_out))
     which = rng.integers(len(WORDS), size=count)
     speakers, bands = _speakers(held_out, rng, count), np.arange(20)

@@ -1,5 +1,5 @@
-"""Each network's task: data, how good an output is, and the least that int8 must keep of it. Networks with random
-weights have inputs only."""
+"""The task of each network: data, a score of outputs, and by how much int8 may reduce it. Networks with random weights
+only have inputs."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ WEIGHTS = Path(__file__).with_name("weights")
 
 
 def accuracy(scores: data.Array, truth: data.Array) -> float:
-    """Percent of the classifications that are right."""
+    """Percent of correct classifications."""
     return 100 * float((scores.argmax(1) == truth).mean())
 
 
 def iou(scores: data.Array, truth: data.Array) -> float:
-    """Intersection over union, the mean over all classes, in percent."""
+    """Mean intersection over union of all classes, in percent."""
     found = scores.argmax(1)
     each = [((found == c) & (truth == c)).sum() / max(1, ((found == c) | (truth == c)).sum()) for c in range(11)]
     return 100 * float(np.mean(each))
 
 
 def psnr(picture: data.Array, truth: data.Array) -> float:
-    """dB, borders left out."""
+    """Peak signal-to-noise ratio in dB, without borders."""
     inner = np.s_[..., 3:-3, 3:-3]
     return float(-10 * np.log10(np.mean((np.clip(picture, 0, 1) - truth)[inner] ** 2)))
 
 
 def decisions(scores: data.Array, truth: data.Array) -> float:
-    """Percent of the decisions, yes above 0, that are right."""
+    """Percent of correct binary decisions; scores above 0 mean yes."""
     return 100 * float(((scores > 0) == truth).mean())
 
 
 def following(scores: data.Array, truth: data.Array) -> float:
-    """Percent of the next characters that are right."""
+    """Percent of correctly predicted next characters."""
     return 100 * float((scores.argmax(-1) == truth).mean())
 
 
 def equal(found: data.Array, truth: data.Array) -> float:
-    """Percent of the indices that are float's."""
+    """Percent of indices that are equal to the float network's."""
     return 100 * float((found == truth).mean())
 
 
@@ -56,14 +56,14 @@ class Task:
     """A network with its data.
 
     Attributes:
-        build: the network without weights.
+        build: makes the network without weights.
         samples: (held out, count, seed) → inputs, one or several, and truth.
-        test: how many inputs it is judged on.
-        measure: (outputs, truth) → how good they are, more is better; None where only noise is measured.
-        unit: of the measure.
-        loss: that it is trained with; None for random weights, whose truth is what the float network says.
-        slack: how far below float the measure of int8 may be.
-        steps: of training.
+        test: number of test inputs.
+        measure: (outputs, truth) → score, larger is better; None if only noise is measured.
+        unit: unit of the score.
+        loss: training loss; None for random weights, whose truth is the float network's output.
+        slack: by how much int8's score may be below float's.
+        steps: number of training steps.
     """
 
     build: Callable[[], nn.Module]
@@ -151,7 +151,7 @@ TASKS["masked_argmax"] = replace(TASKS["masked_argmax"], measure=equal, unit="% 
 
 
 def trained(name: str) -> nn.Module:
-    """A network with the repository's weights, or random ones, in evaluation mode.
+    """A network with the repository's weights, or with random ones, in eval mode.
 
     Raises FileNotFoundError when the weights are missing; `python -m bench.suite.train` writes them.
     """

@@ -13,7 +13,7 @@ BATCH = 32
 
 
 def train(name: str) -> None:
-    """Writes a network's weights, as float16, and prints how good it is on what it has not seen."""
+    """Trains a network, writes its weights as float16, and prints its score on held out data."""
     torch.manual_seed(0)
     task = TASKS[name]
     assert task.loss is not None and task.measure is not None, f"{name} is measured with random weights"

@@ -27,7 +27,7 @@ def uniform(low: float, high: float, *shape: int) -> Draw:
 
 
 def _images(channels: int, side: int) -> Draw:
-    """Coarse shapes with finer ones on them, in 0..1."""
+    """Images of coarse and fine shapes, in 0..1."""
 
     def draw(rng: Generator, count: int) -> Inputs:
         x = torch.zeros(count, channels, side, side)
@@ -40,7 +40,7 @@ def _images(channels: int, side: int) -> Draw:
 
 
 def _sparse(rng: Generator, count: int) -> Inputs:
-    """Images of few large values."""
+    """Images with few large values."""
     return (rng.normal(size=(count, 3, 24, 24)).astype(np.float32) ** 3,)
 
 
@@ -53,13 +53,13 @@ def _kelvin(rng: Generator, count: int) -> Inputs:
 
 
 def _masked(width: int, padding: bool, rng: Generator, count: int) -> Inputs:
-    """Tokens, and which of them are padding, or which are not: of 24, at least eight are real."""
+    """24 tokens, of which at least eight are not padding, and a mask of the padding, or of the others."""
     later = np.arange(24) >= rng.integers(8, 25, (count, 1))
     return rng.normal(size=(count, 24, width)).astype(np.float32), later if padding else ~later
 
 
 def _sound(samples: int, rng: Generator, count: int) -> Inputs:
-    """Tones and noise that come and go, loud and soft."""
+    """Tones and noise of varying loudness."""
     time = np.arange(samples) / samples
     tone = np.sin(2 * np.pi * rng.uniform(20, 300, (count, 1)) * time) * np.exp(1.5 * np.sin(2 * np.pi * 2 * time))
     noise = rng.normal(size=(count, samples)) * np.exp(rng.normal(size=(count, 1)) - 2)
@@ -69,7 +69,7 @@ def _sound(samples: int, rng: Generator, count: int) -> Inputs:
 EMBEDDINGS = normal(24, attention.WIDTH, std=attention.EMBEDDED)
 
 FEW, MANY = 16, 400
-"""Inputs: of many values, or of few."""
+"""Numbers of test inputs for networks with large outputs, and with small ones."""
 
 UNTRAINED: Mapping[str, tuple[Callable[[], nn.Module], Draw, int]] = {
     # name: how to build it, (generator, count) → its inputs, how many it is judged on

@@ -1,19 +1,19 @@
-"""What a dispatch costs in a choice of layouts: the one table that layout sync weighs.
+"""The cost model of layout sync: what a dispatch costs, by kernel and layouts.
 
-Costs are estimates in bytes of memory traffic, so that a transition and a slower kernel compare. Every tensor counts
-with the bytes it takes in its layout, padding included.
+Costs are estimates in bytes of memory traffic, so that a transition and a slower kernel can be compared. Every tensor
+counts with the bytes it takes in its layout, padding included.
 
-| what                                                         | cost                                         |
+| part of a dispatch                                           | cost                                         |
 |--------------------------------------------------------------|----------------------------------------------|
-| any dispatch                                                 | DISPATCH, and the bytes of its constants     |
+| the launch                                                   | DISPATCH, and the bytes of its constants     |
 | result                                                       | its bytes                                    |
-| operand of a kernel that walks whole words                   | its bytes                                    |
+| operand of a kernel that reads whole words                   | its bytes                                    |
 | the same, synced with a result in another layout             | its bytes times MIXED                        |
 | operand read element by element (`map` kernels)              | its bytes times ELEMENT                      |
-| the same, the result in another layout                       | its bytes times ELEMENT times 2              |
-| the same, the result's packed dimension another              | its bytes times GATHER                       |
-| what a kernel does beyond that                               | `Kernel.cost(call)`                          |
-| transition                                                   | that of the q8ta_clone dispatch, once a copy |
+| the same, with the result in another layout                  | its bytes times ELEMENT times 2              |
+| the same, with another packed dimension in the result        | its bytes times GATHER                       |
+| anything else a kernel does                                  | `Kernel.cost(call)`                          |
+| transition                                                   | that of one q8ta_clone dispatch for each copy|
 | free view; constant in any layout                            | 0                                            |
 | a call that was measured                                     | only its measured variants, `Measurements`   |
 """
@@ -36,19 +36,19 @@ AXIS = {layout: packed_axis(layout) for layout in (*INT8_LAYOUTS, ROW_MAJOR)}
 
 
 DISPATCH = float(1 << 20)
-"""Bytes a GPU moves in the time of a dispatch that does nothing: 5.5 MB on an H200 (1.9 microseconds), 0.25 MB on a
-GPU of 50 GB/s (5 microseconds); this is for one of 300 GB/s."""
+"""Bytes that a GPU moves in the time of an empty dispatch: 5.5 MB on an H200 (1.9 microseconds), 0.25 MB on a GPU of
+50 GB/s (5 microseconds). The value suits a GPU of 300 GB/s."""
 
 MIXED, ELEMENT, GATHER = 3.0, 8.0, 20.0
-"""Times an int8 operand's bytes; int16 ones count half of the last two, float32 ones a quarter.
+"""Factors of an int8 operand's bytes. For int16 operands the last two are half of that, for float32 a quarter.
 
-Measured on an H200 with kernels of 150 to 300 MB, against the 3.9 TB/s of a kernel that walks whole words in one
-layout: such kernels between two layouts 1.8 to 2.9, q8ta_clone element by element within a layout 0.84, within a
-packed dimension 0.46, from 4C to 4W 0.37, from 4W to 4C 0.49 TB/s. Tiled clones and quantizes between 4C and rows
-reach 2.5 to 3.4 and say so in their own `cost`."""
+Measured on an H200 with kernels of 150 to 300 MB. A kernel that reads whole words in one layout reaches 3.9 TB/s, and
+between two layouts 1.8 to 2.9. q8ta_clone element by element reaches 0.84 within a layout, 0.46 within a packed
+dimension, 0.37 from 4C to 4W and 0.49 from 4W to 4C. Tiled clones and quantizes between 4C and rows reach 2.5 to 3.4,
+which their own `cost` tells."""
 
 TIE = 2.0**-10
-"""Times the place in LAYOUT_ORDER: equal costs give uniform layouts, and so fewer distinct shaders."""
+"""Cost of one position in LAYOUT_ORDER. It breaks ties, so that layouts are uniform and shaders fewer."""
 
 _RANK = {layout: rank for rank, layout in enumerate(LAYOUT_ORDER)}
 
@@ -61,11 +61,11 @@ def size(t: TensorType, layout: Layout) -> int:
 
 def read_cost(kernel: Kernel, t: TensorType, layout: Layout, out: Layout) -> float:
     """Cost of one activation operand read in `layout` by a dispatch that writes `out`."""
-    moved, same = size(t, layout), AXIS[layout] == AXIS[out]
+    bytes_read, same_axis = size(t, layout), AXIS[layout] == AXIS[out]
     if not kernel.by_element:
-        return moved * (MIXED if kernel.synced and layout != out else 1.0)
-    factor = GATHER if not same else ELEMENT * (1.0 if layout == out else 2.0)
-    return moved * max(factor / np.dtype(DTYPES[t.dtype]).itemsize, 1.0)
+        return bytes_read * (MIXED if kernel.synced and layout != out else 1.0)
+    factor = GATHER if not same_axis else ELEMENT * (1.0 if layout == out else 2.0)
+    return bytes_read * max(factor / np.dtype(DTYPES[t.dtype]).itemsize, 1.0)
 
 
 def write_cost(t: TensorType, layout: Layout) -> float:
@@ -89,17 +89,16 @@ def dispatch_cost(variant: Variant, call: Call) -> float:
 
 
 Measurements = Mapping[Call, Mapping[Variant, float]]
-"""What each measured variant of each measured call costs on one adapter, in the unit of the estimates: bytes a copy
-moves there in the same time.
+"""Measured costs on one adapter, by call and variant, in bytes that a copy moves there in the same time.
 
-Measured and estimated costs of one call never compete. A measured call runs in one of its measured variants,
-preferred or not; a call that is not measured keeps its estimate. A transition between a measured value's layouts
-that nobody measured costs no more than `copy_cost`, so that no plan avoids it for a guess: whoever tunes measures
-the transitions of a plan and plans again."""
+Measured and estimated costs of one call are never compared: a measured call runs in one of its measured variants,
+preferred or not. Calls that were not measured keep their estimates. A transition that was not measured costs only
+`copy_cost`, the least possible, so that no plan avoids it because of a guess. Tuning then measures the transitions of
+the plan and plans again."""
 
 UNMEASURED: Measurements = {}
 
 
 def copy_cost(t: TensorType, source: Layout, out: Layout) -> float:
-    """The least a transition can cost: its bytes, read and written at the rate of a copy."""
+    """The least possible cost of a transition: the bytes that it reads and writes, at the rate of a copy."""
     return float(size(t, source) + size(t, out))

@@ -1,7 +1,7 @@
-"""Which reshapes, permutes and slices a choice of layouts makes free: the same bytes read under another shape.
+"""Finds views, permutes and slices that are free in certain layouts: their result is the operand's buffer, unchanged.
 
-The address of an element is a sum of digits of its row-major index, each times a stride. Two tensors hold the same
-values at the same addresses if, walked in the same order, their merged digits are equal.
+Digits are mixed-radix digits of an element's row-major index: its address is the sum of digit times stride. Two tensors
+have the same values at the same addresses if their digits, in the same order and merged where possible, are equal.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from q8ta_wgpu.ir.graph import INT16X4, TensorType
 from q8ta_wgpu.ir.layout import PART_ALIGNMENT, Layout, Shape, canonical, packing_of, word_grid
 
 Digit = tuple[int, tuple[int, ...]]
-"""An extent and the byte strides of an index in it: one stride, or those of index // 4 and index % 4."""
+"""An extent, and the byte stride of an index below it; or the two strides of index // 4 and index % 4."""
 
 
 def _axis_strides(shape: Shape, layout: Layout) -> list[tuple[int, ...]]:
-    """Byte strides of each canonical axis: one number, or (of blocks of four, within the block)."""
+    """Byte strides of each canonical axis: one stride, or (between blocks of four, within a block)."""
     extents = canonical(shape)
     if not layout.is_int8:
         return [(4 * math.prod(extents[axis + 1 :]),) for axis in range(4)]
@@ -38,7 +38,7 @@ def _axis_strides(shape: Shape, layout: Layout) -> list[tuple[int, ...]]:
 
 
 def _digit(extent: int, strides: tuple[int, ...]) -> list[Digit]:
-    """The digits of one axis, slow to fast; none for an axis of one element."""
+    """The digits of one axis, the slowest first; none for an axis of one element."""
     if extent == 1:
         return []
     if len(strides) == 1 or extent <= 4:
@@ -46,12 +46,12 @@ def _digit(extent: int, strides: tuple[int, ...]) -> list[Digit]:
     block, lane = strides
     if block == 4 * lane:
         return [(extent, (lane,))]
-    # A last block that is not full cannot be seen as two digits.
+    # A last block that is not full cannot be expressed as two digits.
     return [(extent // 4, (block,)), (4, (lane,))] if extent % 4 == 0 else [(extent, strides)]
 
 
 def _merged(digits: Sequence[Digit]) -> tuple[Digit, ...]:
-    """Neighbouring digits joined wherever they count on evenly."""
+    """Digits with neighbours merged where the slow stride is the fast digit's extent times its stride."""
     merged: list[Digit] = []
     for extent, strides in digits:
         slow = merged[-1] if merged else None
@@ -64,10 +64,10 @@ def _merged(digits: Sequence[Digit]) -> tuple[Digit, ...]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def address_order(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = None) -> tuple[Digit, ...] | None:
-    """The addresses of a tensor's elements in row-major order, or in the row-major order of its permutation by `dims`.
+    """The digits of a tensor's addresses, in row-major order of its elements or of their permutation by `dims`.
 
-    Tensors of equal order are the same buffer under two names; that different orders hold different bytes is
-    not promised (a partly filled block is never split). None if `dims` moves a dimension that canonical shapes fold.
+    Tensors with equal digits have equal buffers. The converse does not hold, since a partly filled block is not split.
+    None if `dims` moves a dimension that canonical shapes fold into the batch.
     """
     extents, strides = canonical(shape), _axis_strides(shape, layout)
     lead = 4 - len(shape)
@@ -80,8 +80,8 @@ def address_order(shape: Shape, layout: Layout, dims: tuple[int, ...] | None = N
 
 
 def part_offset(x: TensorType, y: TensorType, dim: int, start: int, layout: Layout) -> int | None:
-    """The byte of `x` from which its elements from `start` on along a dimension are a buffer of `y`; None where they
-    are none, or the byte is no multiple of PART_ALIGNMENT."""
+    """The byte offset in the buffer of `x` at which `y`, its elements from `start` on along a dimension, begins. None
+    where `y` is not contiguous there in `layout`, or the offset is not a multiple of PART_ALIGNMENT."""
     if len(x.shape) > 4:
         return None
     strides, axis = _axis_strides(x.shape, layout), 4 - len(x.shape) + dim

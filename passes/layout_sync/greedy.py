@@ -1,15 +1,16 @@
 """Layouts by one forward sweep, the way ExecuTorch's Vulkan backend (`TagMemoryMetaPass`) chooses them.
 
-At every node each argument, then the output, is narrowed: first by what downstream users would like, found by a
-breadth-first search with a budget, then by the layout its producer already gave it. What is left open is settled by
-`TensorRepSet.make_tensor_repr`. Costs are never weighed. Where upstream's behaviour is accidental, ours is defined:
+At each node the sets of allowed layouts of its arguments, then of its output, are narrowed: first to what downstream
+users accept, found by a breadth-first search with a budget, then to the layout that the producer chose. If several
+remain, `TensorRepSet.make_tensor_repr` picks one. Costs are ignored. Where upstream's behaviour is accidental, ours is
+defined:
 
-* all positions at which a user reads a value count, and so do members of list arguments (upstream: the first
-  position, and none in lists), so that `x op x` asks for both;
-* the first of a set is defined by LAYOUT_ORDER;
-* operators have several kernels, each registered with sets of its own: a search sees their union, a kernel stays a
-  candidate as long as its sets can follow, and the first one left picks. The caller then takes the cheapest that the
-  picked layouts allow.
+* All positions at which a user reads a value count, members of lists included (upstream: only the first position, and
+  none in lists). So `x op x` constrains x twice.
+* LAYOUT_ORDER defines which member of a set is the first.
+* Operators have several kernels, each with sets of its own. A search uses their union. A kernel remains a candidate as
+  long as its sets have members left, and the first candidate picks the layouts. The caller then takes the cheapest
+  kernel for these layouts.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from q8ta_wgpu.passes.layout_sync.op_repsets import OpRepSets
 from q8ta_wgpu.passes.layout_sync.tensor_repr import TensorRepr, TensorRepSet, make_tensor_repset
 
 SEARCH_BUDGET = 64
-"""Values a search may look at the users of, as upstream."""
+"""Limit of values whose users a search visits, as upstream."""
 
 OUT = -1
-"""The output, where an argument's position is expected."""
+"""Stands for the output where the position of an argument is expected."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A node as the sweep sees it: operand names in order, and the unconstrained sets of each of its kernels."""
+    """A node for the sweep: operand names in order, and the unconstrained sets of each of its kernels."""
 
     inputs: tuple[str, ...]
     output: str
@@ -40,7 +41,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Pick:
-    """What the sweep decided for a node.
+    """The sweep's decision for a node.
 
     Attributes:
         reads: representation of each argument, None for free ones.
@@ -52,7 +53,7 @@ class Pick:
 
 
 def greedy(nodes: Sequence[Registered], constants: Collection[str]) -> list[Pick]:
-    """Sweeps over nodes in execution order; a graph input comes in the layout its first reader picks."""
+    """Sweeps over nodes in execution order. A graph input has the layout that its first reader picks."""
     sweep = _Sweep(nodes, constants)
     return [sweep.visit(node) for node in nodes]
 
@@ -65,7 +66,7 @@ def _union(sets: Sequence[TensorRepSet]) -> TensorRepSet:
 class _Sweep:
     nodes: Sequence[Registered]
     constants: Collection[str]
-    given: dict[str, TensorRepr] = field(default_factory=dict)
+    chosen: dict[str, TensorRepr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bits: dict[TensorRepr, int] = {}
@@ -78,18 +79,18 @@ class _Sweep:
                 asking = [kernel for kernel in node.kernels if not kernel.is_free(position)]
                 if asking and name not in self.constants:
                     wanted = self._mask(_union([kernel.get_arg_repset(position) for kernel in asking]))
-                    passes_on = any(kernel.influences_output(position) for kernel in asking)
-                    self.users.setdefault(name, []).append((wanted, node.output if passes_on else None))
+                    influences = any(kernel.influences_output(position) for kernel in asking)
+                    self.users.setdefault(name, []).append((wanted, node.output if influences else None))
 
     def _mask(self, repset: TensorRepSet) -> int:
-        """A set as the bits of an integer: searches compare many of them."""
+        """A set as the bits of an integer, since searches intersect many of them."""
         if repset not in self.masks:
             bits = (self.bits.setdefault(r, len(self.bits)) for r in repset.reprs())
             self.masks[repset] = sum(1 << bit for bit in bits)
         return self.masks[repset]
 
     def _search(self, origin: str, repset: TensorRepSet) -> TensorRepSet:
-        """`repset` narrowed by the users of `origin`, and of what takes its layout from it, breadth first."""
+        """`repset` narrowed by the users of `origin`, and of values whose layout depends on it, breadth first."""
         found = self._mask(repset)
         queue = deque([origin])
         for _ in range(SEARCH_BUDGET):
@@ -100,11 +101,11 @@ class _Sweep:
                     found &= wanted
                     if output is not None:
                         queue.append(output)
-        kept = [r for r, bit in self.bits.items() if found >> bit & 1]
-        return reduce(TensorRepSet.make_union, map(make_tensor_repset, kept), TensorRepSet())
+        members = [r for r, bit in self.bits.items() if found >> bit & 1]
+        return reduce(TensorRepSet.make_union, map(make_tensor_repset, members), TensorRepSet())
 
     def visit(self, node: Registered) -> Pick:
-        """Narrows the sets of a node, picks, and records what its values are given."""
+        """Narrows the sets of a node, picks its layouts and records them."""
         kernels = [k.copy() for k in node.kernels]
         for position, name in enumerate(node.inputs):
             if name in self.constants or all(k.is_free(position) for k in kernels):
@@ -112,8 +113,8 @@ class _Sweep:
             if (current := _current(kernels, position)).is_ambiguous():
                 kernels = _narrowed(kernels, position, self._search(name, current))
             if _current(kernels, position).is_ambiguous():
-                given = self.given.get(name)
-                source = make_tensor_repset(given) if given else self.registered_out.get(name)
+                chosen = self.chosen.get(name)
+                source = make_tensor_repset(chosen) if chosen else self.registered_out.get(name)
                 if source is not None:
                     kernels = _narrowed(kernels, position, source)
         if (current := _current(kernels, OUT)).is_ambiguous():
@@ -125,8 +126,8 @@ class _Sweep:
         )
         for name, read in zip(node.inputs, reads, strict=True):
             if read is not None:
-                self.given.setdefault(name, read)
-        self.given[node.output] = outs[0]
+                self.chosen.setdefault(name, read)
+        self.chosen[node.output] = outs[0]
         return Pick(reads, outs[0])
 
 
@@ -139,7 +140,7 @@ def _current(kernels: Sequence[OpRepSets], position: int) -> TensorRepSet:
 
 
 def _narrowed(kernels: list[OpRepSets], position: int, source: TensorRepSet) -> list[OpRepSets]:
-    """The kernels narrowed to `source`, without those that have nothing in common with it if others have."""
+    """Narrows kernels to `source`; drops those that have nothing in common with it, unless none has."""
     fitting = [kernel for kernel in kernels if _get(kernel, position).any_in_common(source)]
     for kernel in fitting:
         if position == OUT:

@@ -1,6 +1,6 @@
-"""What a target's limits leave of the variants of a call, for plans and for tuning alike, and why nothing is left.
+"""Which variants of a call fit a target's limits, for plans and for tuning, and why if none does.
 
-A layout may pad a tensor, and a kernel its constants, beyond what a binding covers; a grid may be too large.
+Padding by a layout, or of a kernel's constants, may exceed the size of a binding. A grid may have too many workgroups.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from q8ta_wgpu.passes.layout_sync import cost
 
 @dataclass(frozen=True)
 class Fit:
-    """A kernel that can run a call on a target, with the layouts it may read each input in, none for constants, and
-    those it may write."""
+    """A kernel that can run a call on a target: the layouts in which it may read each input, none for constants, and
+    those that it may write."""
 
     kernel: Kernel
     reads: tuple[tuple[Layout, ...], ...]
@@ -51,7 +51,7 @@ def input_layouts(kernel: Kernel, call: Call) -> list[tuple[Layout, ...]]:
 
 
 def bound(t: TensorType, layouts: Sequence[Layout], target: Target) -> tuple[Layout, ...]:
-    """The layouts in which a binding covers a tensor."""
+    """The layouts in which a tensor fits into a binding."""
     return tuple(layout for layout in layouts if cost.size(t, layout) <= target.binding_size)
 
 
@@ -62,9 +62,9 @@ def fitting(call: Call, target: Target) -> list[Fit]:
 
 def preferred(call: Call, target: Target) -> list[Fit]:
     """The kernels that can run a call on a target and are preferred for it; all that can, if none is."""
-    runs = [kernel for kernel in OPS[call.op].kernels if kernel.runs(call, target)]
-    wanted = [kernel for kernel in runs if kernel.preferred(call, target)]
-    return _fits(wanted, call, target) or _fits(runs, call, target)
+    runnable = [kernel for kernel in OPS[call.op].kernels if kernel.runs(call, target)]
+    chosen = [kernel for kernel in runnable if kernel.preferred(call, target)]
+    return _fits(chosen, call, target) or _fits(runnable, call, target)
 
 
 def _fits(kernels: Iterable[Kernel], call: Call, target: Target) -> list[Fit]:
@@ -72,7 +72,7 @@ def _fits(kernels: Iterable[Kernel], call: Call, target: Target) -> list[Fit]:
 
 
 def _fit(kernel: Kernel, call: Call, target: Target) -> Fit | None:
-    """The layouts in which a kernel that runs a call can run it; None if buffers or grids are too large in all."""
+    """The layouts in which a kernel can run a call on a target; None if a buffer or the grid is too large in all."""
     reads = []
     for position, layouts in enumerate(input_layouts(kernel, call)):
         reads.append(bound(call.inputs[position], layouts, target))
@@ -84,12 +84,12 @@ def _fit(kernel: Kernel, call: Call, target: Target) -> Fit | None:
 
 
 def packed_size(kernel: Kernel, call: Call, position: int, target: Target) -> int:
-    """Bytes of a constant as a kernel packs it. What is far below the limit is not packed to find out: packing pads
-    large constants but little, and `build` looks at what was packed."""
+    """Bytes of a constant as a kernel packs it. Only constants near the limit are packed to find out; others are not
+    padded enough to pass it, and `build` checks the packed size again."""
     t = call.inputs[position]
     size = t.numel * np.dtype(DTYPES[t.dtype]).itemsize
-    near = target.binding_size // 16 < size <= target.binding_size
-    return _packed_size(kernel, call, position) if near and position in kernel.prepack else size
+    near_limit = target.binding_size // 16 < size <= target.binding_size
+    return _packed_size(kernel, call, position) if near_limit and position in kernel.prepack else size
 
 
 @functools.lru_cache(maxsize=1 << 8)
@@ -99,24 +99,24 @@ def _packed_size(kernel: Kernel, call: Call, position: int) -> int:
 
 
 def refusal(call: Call, target: Target, node: str, names: Sequence[str]) -> Exception:
-    """Why no kernel can run a call on a target. `node`: what makes the call, for the message; `names`: of the inputs,
-    then of the result."""
-    made_for = [kernel for kernel in OPS[call.op].kernels if kernel.supports(call, target)]
-    if not made_for:
+    """The error that says why no kernel can run a call on a target. `node` describes the node in the message, `names`
+    are those of the inputs, then of the result."""
+    supporting = [kernel for kernel in OPS[call.op].kernels if kernel.supports(call, target)]
+    if not supporting:
         types = ", ".join(map(str, call.inputs))
         return UnsupportedError(f"no kernel of {call.op} can run {node} on {target.name} for inputs {types}")
-    reasons = [reason for kernel in made_for for reason in _excesses(kernel, call, target, names)]
+    reasons = [reason for kernel in supporting for reason in _excesses(kernel, call, target, names)]
     _, least = min(reasons, default=(1, "no layouts fit both its inputs and its result"))
     return DeviceError(f"{node}: {least}")
 
 
 def too_large(what: str, size: int, target: Target) -> str:
-    """That a buffer is larger than a target can bind."""
+    """The message that a buffer is larger than a target can bind."""
     return f"{what} takes {size} bytes, more than the {target.binding_size} bytes that {target.name} can bind"
 
 
 def _excesses(kernel: Kernel, call: Call, target: Target, names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """What a kernel needs beyond a target in every layout: how much, and in words."""
+    """(amount, message) of each limit of a target that a kernel exceeds in every layout."""
     if found := kernel.exceeds(call, target):
         yield 0, found
     outs = allowed(kernel.output, call.output.dtype)

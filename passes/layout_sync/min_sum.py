@@ -1,10 +1,10 @@
-"""Least sum of small tables over discrete variables: variable elimination, and branch and bound where tables grow.
+"""Minimizes a sum of small cost tables over discrete variables: variable elimination, then branch and bound.
 
-Elimination in min-fill order (Dechter, "Bucket elimination", 1999) is exact; on variables of degree 0, 1 and 2 it is
+Elimination in min-fill order (Dechter, "Bucket elimination", 1999) is exact. On variables of degree 0, 1 and 2 it is
 the R0, R1 and R2 reductions of partitioned boolean quadratic programming (Scholz and Eckstein, 2002). Where a table
-would pass the cap, the bucket is split (mini-buckets, Dechter and Rish, 2003), which gives a lower bound, and one of
-its variables is branched on, best bound first. Work is limited by table entries computed, not by the clock, so that
-the answer is the same on every machine.
+would exceed the cap, the bucket is split (mini-buckets, Dechter and Rish, 2003). That gives a lower bound, and the
+search branches on one of the bucket's variables, best bound first. Work is limited by table entries computed, not by
+the clock, so that the answer is the same on every machine.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 Table = NDArray[np.float64]
 Scope = tuple[int, ...]
 Factor = tuple[Scope, Table]
-"""Variables in ascending order, and the cost of each combination of their values: one axis a variable."""
+"""Variables in ascending order, and the cost of each combination of their values, with one axis for each variable."""
 
 CAP = 1 << 18
-"""Entries a table may have: 2 MiB."""
+"""Limit of entries in a table: 2 MiB."""
 
 BUDGET = 1 << 28
-"""Entries computed in all before branch and bound gives up: about a second."""
+"""Limit of entries computed in all, after which branch and bound gives up: about a second."""
 
 FILL_DEGREE = 24
-"""Variables with more neighbours are not examined pair by pair: they are eliminated late anyway."""
+"""For variables with more neighbours the fill is not counted exactly, since they are eliminated late anyway."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Solution:
 
 
 def minimize(sizes: Sequence[int], factors: Sequence[Factor], cap: int = CAP, budget: int = BUDGET) -> Solution:
-    """Values, one in range(size) for each variable, with the least sum of factors. Tables may hold infinities."""
+    """Finds values, one in range(size) for each variable, with the least sum of factors. Tables may hold infinities."""
     root = _Elimination(sizes, factors, {}, cap)
     best, work, serial = root.solution, root.work, 0
     queue: list[tuple[float, int, dict[int, int], int]] = []
@@ -72,8 +72,8 @@ class _Elimination:
 
     Attributes:
         bound: a lower bound of the cost; the cost itself if no bucket was split.
-        branch: the variable to branch on if one was.
-        solution: the values found by going back through the buckets.
+        branch: the variable to branch on, if a bucket was split; else None.
+        solution: values from decoding the buckets in reverse order.
         work: table entries computed.
     """
 
@@ -96,7 +96,7 @@ class _Elimination:
         self.solution = self._decode(trail)
 
     def _conditioned(self, scope: Scope, table: Table) -> Factor:
-        """A factor without its fixed and its single-valued variables."""
+        """A factor with fixed and single-valued variables removed."""
         index = tuple(self.fixed.get(v, 0 if self.sizes[v] == 1 else slice(None)) for v in scope)
         return tuple(v for v, i in zip(scope, index, strict=True) if isinstance(i, slice)), table[index]
 
@@ -121,7 +121,7 @@ class _Elimination:
         return fill, math.prod(self.sizes[u] for u in near), v
 
     def _run(self) -> list[tuple[int, list[Factor]]]:
-        """Eliminates every variable; returns each with the factors it had, in order."""
+        """Eliminates all variables; returns each with the factors it was in, in order of elimination."""
         open_variables = {v for v in range(len(self.sizes)) if self.of[v]}
         current = {v: self._priority(v) for v in open_variables}
         heap = list(current.values())
@@ -148,29 +148,29 @@ class _Elimination:
         for i, (scope, _) in zip(ids, bucket, strict=True):
             for u in scope:
                 self.of[u].discard(i)
-        parts = self._parts(bucket)
-        if len(parts) > 1 and self.branch is None:
+        mini_buckets = self._split(bucket)
+        if len(mini_buckets) > 1 and self.branch is None:
             scopes = {u for scope, _ in bucket for u in scope}
             self.branch = max(sorted(scopes), key=lambda u: len(self.near[u]))
-        for scope, members in parts:
-            total = _joined(scope, members)
+        for scope, members in mini_buckets:
+            total = _total(scope, members)
             self.work += total.size
             axis = scope.index(v)
             self._add(scope[:axis] + scope[axis + 1 :], total.min(axis=axis))
         return bucket
 
-    def _parts(self, bucket: list[Factor]) -> list[tuple[Scope, list[Factor]]]:
-        """The bucket as one part if its table fits the cap, else as few as first fit finds, widest factors first."""
-        parts: list[tuple[Scope, list[Factor]]] = []
+    def _split(self, bucket: list[Factor]) -> list[tuple[Scope, list[Factor]]]:
+        """Mini-buckets whose tables fit the cap, by first fit of the widest factors first; one if all fit together."""
+        found: list[tuple[Scope, list[Factor]]] = []
         for factor in sorted(bucket, key=lambda f: -len(f[0])):
-            for i, (scope, members) in enumerate(parts):
+            for i, (scope, members) in enumerate(found):
                 union = tuple(sorted({*scope, *factor[0]}))
                 if math.prod(self.sizes[u] for u in union) <= self.cap:
-                    parts[i] = union, [*members, factor]
+                    found[i] = union, [*members, factor]
                     break
             else:
-                parts.append((factor[0], [factor]))
-        return parts
+                found.append((factor[0], [factor]))
+        return found
 
     def _decode(self, trail: list[tuple[int, list[Factor]]]) -> Solution:
         values = [self.fixed.get(v, 0) for v in range(len(self.sizes))]
@@ -183,7 +183,7 @@ class _Elimination:
         return Solution(tuple(values), cost, self.bound)
 
 
-def _joined(scope: Scope, factors: Sequence[Factor]) -> Table:
+def _total(scope: Scope, factors: Sequence[Factor]) -> Table:
     """The sum of factors as one table over `scope`."""
     total: Table | None = None
     for own, table in factors:

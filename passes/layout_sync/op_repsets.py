@@ -1,17 +1,16 @@
-"""Which representations the arguments and outputs of one operator may take together.
+"""Which representations the arguments and outputs of one operator may have together.
 
-`OpRepSets` follows ExecuTorch Vulkan's class of that name. A node is seen through `NodeShapes` alone, so
-that it serves our graphs and any other. What upstream leaves to accident is defined here:
+`OpRepSets` follows ExecuTorch Vulkan's class of that name. It reads only the shapes of a node (`NodeShapes`), so that
+it works for any graph. Where upstream's behaviour is accidental, ours is defined:
 
-* Synced operands form groups: all arguments, all outputs, and the two joined by the primary argument and
-  output 0. The members of a group start from one set and always have equal sets of packed-dim infos;
-  upstream states the same rules case by case and then asserts this.
-* An argument that is no tensor, or of which nothing is asked (NO_STORAGE), is free: in no group, never
-  narrowed, DEFAULT/DEFAULT when representations are picked (upstream picks the first member of its
-  universal set).
-* `try_constrain_with_...` answers whether a set became narrower (upstream: also true for a source that
-  holds more than the whole current set, yet false for one equal to it), and an argument that does not
-  influence output 0 is not refused because of output 0's infos.
+* Synced operands form groups: all arguments, all outputs, or both together if the primary argument and output 0 are
+  synced. The members of a group start from one set and always have equal sets of packed-dim infos. Upstream states
+  these rules case by case and then asserts this.
+* An argument that is no tensor, or is registered with NO_STORAGE, is free: it is in no group, never narrowed, and
+  DEFAULT/DEFAULT when representations are picked (upstream picks the first member of its universal set).
+* `try_constrain_with_...` returns whether a set became narrower (upstream also returns True for a source that contains
+  more than the current set, but False for one equal to it). Infos of output 0 constrain only arguments that influence
+  output 0.
 * Any output can be constrained, not only output 0.
 """
 
@@ -34,7 +33,7 @@ from q8ta_wgpu.passes.layout_sync.tensor_repr import (
     filter_invalid_reprs,
 )
 
-# What a free operand may take: everything, 4C (which upstream's universal set lacks) included.
+# The set of a free operand: all representations. Upstream's universal set lacks 4C.
 UNIVERSAL = ANY_STORAGE_INCL_PACKED_INT8.make_union(PACKED_INT8_4C_BUFFER)
 
 Slot = tuple[str, int]  # ("arg", index) or ("out", index)
@@ -42,10 +41,10 @@ Slot = tuple[str, int]  # ("arg", index) or ("out", index)
 
 @dataclass(frozen=True)
 class NodeShapes:
-    """All that layout sync needs to know of a node.
+    """The shapes of a node's operands.
 
     Attributes:
-        args: per argument the shapes of its tensors: none for a scalar, one for a tensor, several for a list.
+        args: for each argument the shapes of its tensors: none for a scalar, one for a tensor, several for a list.
         outs: the shape of each output.
         name: for messages.
     """
@@ -56,14 +55,14 @@ class NodeShapes:
 
 
 class OpRepSets:
-    """The representation sets of one node's operands, kept in agreement while they are narrowed.
+    """The representation sets of one node's operands. Synced operands stay in agreement while sets are narrowed.
 
     Attributes:
-        sync_args_repr, sync_outs_repr: one set was registered for all arguments (outputs): they must agree.
-        primary_arg_idx: the first tensor argument of which something is asked, or None.
-        sync_primary_io_repr: the primary argument and output 0 were registered with equal sets, so too.
+        sync_args_repr, sync_outs_repr: one set was registered for all arguments (outputs), so they must agree.
+        primary_arg_idx: the first tensor argument that is not free, or None.
+        sync_primary_io_repr: the primary argument and output 0 were registered with equal sets, so they must agree.
 
-    "Agree" means: the same packed-dim infos, not the same layout. add(4W4C, 4C1W) -> 4C1W is allowed.
+    To agree means to have the same packed-dim infos, not the same layout: add(4W4C, 4C1W) -> 4C1W is allowed.
     """
 
     def __init__(
@@ -87,8 +86,8 @@ class OpRepSets:
         self._sets: dict[Slot, TensorRepSet] = dict.fromkeys(shapes, UNIVERSAL)
         self._groups: dict[Slot, list[Slot]] = {}
         registered = {slot: (inputs if slot[0] == "arg" else outputs)[slot[1]] for slot in shapes}
-        asked = [slot for slot in shapes if shapes[slot] and not registered[slot].is_empty()]
-        for group in self._make_groups(asked):
+        constrained = [slot for slot in shapes if shapes[slot] and not registered[slot].is_empty()]
+        for group in self._make_groups(constrained):
             filtered = [
                 filter_invalid_reprs(shape, registered[slot], texture_limits)
                 for slot in group
@@ -105,10 +104,11 @@ class OpRepSets:
         other._sets = dict(self._sets)
         return other
 
-    def _make_groups(self, asked: list[Slot]) -> list[list[Slot]]:
+    def _make_groups(self, constrained: list[Slot]) -> list[list[Slot]]:
+        """Operands that must agree, as groups."""
         groups: list[list[Slot]] = []
         for kind, synced in (("arg", self.sync_args_repr), ("out", self.sync_outs_repr)):
-            slots = [slot for slot in asked if slot[0] == kind]
+            slots = [slot for slot in constrained if slot[0] == kind]
             groups += [slots] if synced and slots else [[slot] for slot in slots]
         if not self.sync_primary_io_repr:
             return groups
@@ -134,7 +134,7 @@ class OpRepSets:
         return self._sets[self._slot("out", index)]
 
     def is_free(self, index: int) -> bool:
-        """Whether nothing is asked of argument `index`: no tensor, or registered with NO_STORAGE."""
+        """Whether argument `index` is unconstrained: no tensor, or registered with NO_STORAGE."""
         return self._slot("arg", index) not in self._groups
 
     def influences_output(self, index: int) -> bool:
@@ -146,9 +146,9 @@ class OpRepSets:
         return any(repset.is_empty() for repset in self._sets.values())
 
     def try_constrain_with_arg_repset(self, index: int, source: TensorRepSet) -> bool:
-        """Narrows argument `index` to `source`, and those synced with it to the infos that remain.
+        """Narrows argument `index` to `source`, and operands synced with it to the infos that remain.
 
-        Returns whether the set became narrower; with nothing in common, or nothing to narrow, all sets stay.
+        Returns whether the set became narrower. If it has nothing in common with `source`, all sets stay.
         """
         return self._try_constrain(self._slot("arg", index), source)
 

@@ -1,8 +1,8 @@
-"""Layouts and kernels chosen together for least total cost.
+"""Chooses layouts and kernels together for least total cost, as a sum of cost tables (min_sum.py).
 
-One variable a node: its options. One more for a value with several reads: which copies of it exist, that is the 0/1
-variables "a copy in this layout exists" taken together, so that a shared transition is paid once. What a read chooses
-depends on its own node and value alone, so reads are minimized into the tables between them.
+Each node is a variable, whose values are its options. Each value with several reads is one more variable: in which
+layouts copies of it exist, so that a shared transition is paid once. The layout of a read depends only on these two,
+so the cheapest one is in their table already.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Value(Generic[L]):
-    """A value with a layout: the variable that decides how it is stored, and what its readers may want.
+    """A tensor of the graph, with the variables and tables that it adds to the problem.
 
     Attributes:
-        source: variable of its producer, or its own if it is a graph input.
-        stored: the layout for each value of `source`.
+        source: the variable that determines its stored layout: of its producer, or its own if it is a graph input.
+        stored: the stored layout for each value of `source`.
         wanted: layouts that some reader can read.
-        transition: [value of source, index in wanted] cost of having it there.
-        reads: (variable, operand position, [option, index in wanted] cost of reading) of each read.
-        copies: the variable of its copies, and the members of `wanted` each of its values stands for.
+        transition: [value of source, index in wanted] cost of a copy in that layout; 0 where it is stored so.
+        reads: (variable of the reader, operand position, [option, index in wanted] cost of reading) for each read.
+        copies: the variable of its copies, and for each of its values a 0/1 row over `wanted`; None with one read.
     """
 
     source: int
@@ -45,6 +45,8 @@ class _Value(Generic[L]):
 
 @dataclass
 class _Model(Generic[L]):
+    """A layout problem as variables (`sizes`) and cost tables (`factors`)."""
+
     problem: Problem[L]
     sizes: list[int] = field(default_factory=list)
     factors: list[min_sum.Factor] = field(default_factory=list)
@@ -67,6 +69,7 @@ class _Model(Generic[L]):
                 self._add(name, source[name], stored[name], readers)
 
     def _own_cost(self, choice: Choice[L], option: Option[L]) -> float:
+        """The cost of an option without reads of activations."""
         constants = (
             min(read.values())
             for name, read in zip(choice.inputs, option.reads, strict=True)
@@ -75,6 +78,7 @@ class _Model(Generic[L]):
         return option.cost + sum(constants)
 
     def _add(self, name: str, source: int, stored: tuple[L, ...], readers: list[tuple[int, int]]) -> None:
+        """Adds the variables and tables of a value with readers."""
         options = [(index, position, self.problem.choices[index].options) for index, position in readers]
         wanted = tuple(dict.fromkeys(layout for _, p, found in options for layout in self._readable(found, p)))
         price = self.problem.transition
@@ -95,14 +99,14 @@ class _Model(Generic[L]):
         self.values[name] = _Value(source, stored, wanted, transition, reads, copies)
 
     def _readable(self, options: tuple[Option[L], ...], position: int) -> tuple[L, ...]:
-        """The layouts in which some option reads an operand. Nodes with equal options share their objects."""
+        """The layouts in which some option reads an operand, cached by the identity of `options`."""
         key = id(options), position
         if key not in self.readable:
             self.readable[key] = tuple(dict.fromkeys(layout for o in options for layout in o.reads[position]))
         return self.readable[key]
 
     def _reading(self, options: tuple[Option[L], ...], position: int, wanted: tuple[L, ...]) -> Table:
-        """[option, index in wanted]: what reading costs, infinite where the option cannot."""
+        """[option, index in wanted] cost of reading; infinite where the option cannot read that layout."""
         key = id(options), position, wanted
         if key not in self.reading:
             rows = [[option.reads[position].get(layout, math.inf) for layout in wanted] for option in options]
@@ -111,7 +115,7 @@ class _Model(Generic[L]):
 
     @staticmethod
     def _copying(transition: Table, subsets: Table) -> Table:
-        """[value of source, subset]: what the copies of a subset cost together."""
+        """[value of source, subset] cost of all copies of a subset."""
         finite = np.where(np.isinf(transition), 0.0, transition)
         impossible = np.isinf(transition).astype(float) @ subsets.T > 0
         return np.where(impossible, math.inf, finite @ subsets.T)
@@ -122,17 +126,17 @@ class _Model(Generic[L]):
         self.factors.append(((a, b), table) if a < b else ((b, a), table.T))
 
     def assignment(self, values: tuple[int, ...]) -> Assignment[L]:
-        """The answer that values of the variables stand for."""
+        """The assignment that values of the variables stand for."""
         choices = self.problem.choices
         options = tuple(choice.options[values[index]] for index, choice in enumerate(choices))
         reads: list[list[L | None]] = [[cheapest(read) for read in option.reads] for option in options]
         for value in self.values.values():
             for index, position, cost in value.reads:
                 if value.copies is None:
-                    there = value.transition[values[value.source]]
+                    copying = value.transition[values[value.source]]
                 else:
-                    there = np.where(value.copies[1][values[value.copies[0]]], 0.0, math.inf)
-                reads[index][position] = value.wanted[int((there + cost[values[index]]).argmin())]
+                    copying = np.where(value.copies[1][values[value.copies[0]]], 0.0, math.inf)
+                reads[index][position] = value.wanted[int((copying + cost[values[index]]).argmin())]
         first = len(choices)
         free = {name: layouts[values[first + i]] for i, (name, layouts) in enumerate(self.problem.free.items())}
         return Assignment(options, tuple(map(tuple, reads)), free)
@@ -140,7 +144,7 @@ class _Model(Generic[L]):
 
 @functools.lru_cache(maxsize=256)
 def _subsets(members: int, largest: int) -> Table:
-    """Rows of 0 and 1: the non-empty subsets of at most `largest` of `members`."""
+    """The non-empty subsets of `members` elements, of at most `largest` each, as rows of 0 and 1."""
     sizes = range(1, min(members, largest) + 1)
     found = [chosen for size in sizes for chosen in itertools.combinations(range(members), size)]
     rows = np.zeros((len(found), members))
@@ -150,7 +154,7 @@ def _subsets(members: int, largest: int) -> Table:
 
 
 def optimal(problem: Problem[L], cap: int = min_sum.CAP, budget: int = min_sum.BUDGET) -> tuple[Assignment[L], float]:
-    """The best assignment found and a proved lower bound of its cost: equal to it, but for rounding, if optimal."""
+    """The best assignment found, and a proved lower bound of the cost: if optimal, its own cost but for rounding."""
     model = _Model(problem)
     solution = min_sum.minimize(model.sizes, model.factors, cap, budget)
     return model.assignment(solution.values), solution.bound

@@ -1,4 +1,4 @@
-"""Layout sync's view of the operator table: the options of every node, with their costs, and the sets of the sweep."""
+"""From the operator table to layout sync's problem: the options of every node with their costs, and sets for greedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from q8ta_wgpu.passes.layout_sync.tensor_repr import NO_STORAGE, TensorRepSet, T
 
 
 def kernel_options(fit: Fit, call: Call, base: float) -> list[Option[Layout]]:
-    """The options of one kernel: one for each layout it writes. `base` is what it costs in any of them."""
+    """The options of one kernel: one for each layout that it writes. `base` is the part of the cost that all share."""
     kernel, found = fit.kernel, []
     for out in fit.outs:
         reads = tuple(
@@ -39,8 +39,7 @@ def kernel_options(fit: Fit, call: Call, base: float) -> list[Option[Layout]]:
 
 
 def free_views(call: Call, target: Target) -> list[Option[Layout]]:
-    """For a view, permute or slice: the layouts in which its result is its operand's buffer as it is, or a part of
-    it."""
+    """The options in which the result of a view or permute is its operand's buffer, or of a slice a part of it."""
     x, y = call.inputs[0], call.output
     if call.op == "slice":
         outs = bound(y, bound(x, allowed(ANY, x.dtype), target), target)
@@ -59,10 +58,10 @@ def free_views(call: Call, target: Target) -> list[Option[Layout]]:
 
 
 def slice_offset(call: Call, layout: Layout) -> int | None:
-    """The byte of its operand at which the result of a slice begins where it is a part of it in a layout; else None."""
+    """The byte offset of a slice's result in its operand's buffer; None where it is not contiguous in that layout."""
     x, attrs = call.inputs[0], call.attrs
-    taken = range(x.shape[attrs["dim"]])[attrs["start"] : attrs["end"] : attrs["step"]]
-    return part_offset(x, call.output, attrs["dim"], taken.start, layout) if attrs["step"] == 1 else None
+    indices = range(x.shape[attrs["dim"]])[attrs["start"] : attrs["end"] : attrs["step"]]
+    return part_offset(x, call.output, attrs["dim"], indices.start, layout) if attrs["step"] == 1 else None
 
 
 Options = tuple[Option[Layout], ...]
@@ -77,36 +76,39 @@ def options(
     measured: cost.Measurements = cost.UNMEASURED,
     ports: Collection[str] = (),
 ) -> Options:
-    """All options worth considering for a node, only the measured ones of a measured call. `ports` are values that are
-    read or written from outside, as those that are the same buffer: no part of a buffer stands for one.
+    """The options of a node without dominated ones; of a measured call only measured ones.
 
-    Raises UnsupportedError if no kernel is made for the call, DeviceError if none fits the target.
+    Args:
+        graph, node, target: the node and where it runs.
+        known: cache, so that nodes with equal options share one object. Scale and zero point do not matter.
+        measured: costs by call and variant.
+        ports: values in the buffers of inputs and outputs. A slice that is one is no free view.
 
-    Equal nodes of a network share one object, kept in `known`: scale and zero point play no part.
+    Raises UnsupportedError if no kernel supports the call, DeviceError if none fits the target.
     """
     call = graph.call(node)
-    fixed = any(name in graph.constants for name in node.inputs) or (node.op == "slice" and node.output in ports)
-    views = [] if fixed else free_views(call, target)
+    no_view = any(name in graph.constants for name in node.inputs) or (node.op == "slice" and node.output in ports)
+    views = [] if no_view else free_views(call, target)
     types = call.unscaled().inputs, call.output.unscaled()
-    same: tuple[object, ...] = (call.op, types, tuple((v.out, *v.reads[0]) for v in views))
+    kind: tuple[object, ...] = (call.op, types, tuple((v.out, *v.reads[0]) for v in views))
     if variants := measured.get(call):
-        key = (*same, frozenset(variants.items()))
+        key = (*kind, frozenset(variants.items()))
         if key not in known:
             known[key] = undominated([*views, *measured_options(variants)])
         return known[key]
     fits = preferred(call, target)
     bases = tuple(cost.base_cost(fit.kernel, call) for fit in fits)
-    key = (*same, tuple(fit.kernel for fit in fits), bases)
+    key = (*kind, tuple(fit.kernel for fit in fits), bases)
     if key not in known:
-        runs = [kernel_options(fit, call, base) for fit, base in zip(fits, bases, strict=True)]
-        known[key] = undominated([*views, *(option for run in runs for option in run)])
+        by_kernel = [kernel_options(fit, call, base) for fit, base in zip(fits, bases, strict=True)]
+        known[key] = undominated([*views, *itertools.chain(*by_kernel)])
     if not known[key]:
         raise refusal(call, target, f"node {node.output} ({node.op}){node.origin}", (*node.inputs, node.output))
     return known[key]
 
 
 def measured_options(variants: Mapping[Variant, float]) -> list[Option[Layout]]:
-    """The options of a measured call: one for each variant, with just the layouts it was measured in."""
+    """The options of a measured call: one for each variant, with only the layouts it was measured in."""
     return [
         Option(v.kernel, tuple({} if layout is None else {layout: 0.0} for layout in v.reads), v.out, measured)
         for v, measured in variants.items()
@@ -118,7 +120,7 @@ Transitions = Mapping[tuple[Layout, Layout], tuple[float, Kernel]]
 
 
 def transitions(t: TensorType, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Transitions:
-    """The transitions of a value; among measurements, those that were not measured cost what a copy does."""
+    """The transitions of a value. With measurements, a transition that was not measured costs `copy_cost`."""
     estimated = _estimated_transitions(t, target)
     if not measured:
         return estimated
@@ -151,7 +153,7 @@ def clone_call(t: TensorType) -> Call:
 
 
 def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Problem[Layout]:
-    """The layout problem of a graph on a target, by `cost` and what was measured."""
+    """The layout problem of a graph on a target, with measured costs where there are any, else those of `cost`."""
 
     @functools.cache
     def of_type(t: TensorType) -> Transitions:
@@ -174,33 +176,32 @@ def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.
 
     def of_node(node: Node) -> Options:
         found = options(graph, node, target, known, measured, ports)
-        if node.output in given:
+        if node.output in uint8_results:
             t = graph.types[node.output]
             rows = as_given(t, bound(t, allowed(ANY, t.dtype), target))
             found = tuple(option for option in found if option.out in rows) or found
-        if node.output not in kept:
+        if node.output not in states:
             return found
         every = (*found, *options(graph, node, target, {}, ports=ports)) if measured else found
-        return tuple(option for option in every if option.out == kept[node.output])
+        return tuple(option for option in every if option.out == states[node.output])
 
-    kept, ports = _kept(graph, target), _ports(graph)
-    given = {name for name in graph.outputs if graph.types[name].q == UINT8}
+    states, ports = _state_layouts(graph, target), _ports(graph)
+    uint8_results = {name for name in graph.outputs if graph.types[name].q == UINT8}
     return Problem(
         tuple(Choice(n.inputs, n.output, of_node(n)) for n in graph.nodes),
-        {name: (kept[name],) if name in kept else free(name) for name in graph.inputs},
+        {name: (states[name],) if name in states else free(name) for name in graph.inputs},
         graph.constants.keys(),
         transition,
     )
 
 
 def as_given(t: TensorType, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    """Of the layouts of an input or a result, those that keep its elements in the order of rows, with the fewest bytes;
-    all of them if none does.
+    """The layouts of an input or result that keep its elements in row-major order, in the fewest bytes; all if none is.
 
-    The host packs images of uint8 and masks of bools. In the order of rows that is a copy. Other orders take it longer
-    than a device takes for a network: 32 images of 240x426 take 0.2 ms in 4W and 15 ms in 4C, in four times the bytes
-    (`python -m pytest bench/bench_host.py -k packing`). Int8 inputs are free, as `Session.bind` may take them from
-    another program as they lie."""
+    The host packs uint8 images and masks of bools. In row-major order that is a copy. Other orders take it longer than
+    a device takes for a network: 32 images of 240x426 take 0.2 ms in 4W and 15 ms in 4C, in four times the bytes
+    (`python -m pytest bench/bench_host.py -k packing`). Int8 inputs may have any layout, since `Session.bind` may read
+    them from another program's buffer."""
     rows = [layout for layout in layouts if _is_in_rows(address_order(t.shape, layout) or ())]
     least = min((cost.size(t, layout) for layout in rows), default=0)
     return tuple(layout for layout in rows if cost.size(t, layout) == least) or layouts
@@ -213,7 +214,7 @@ def _is_in_rows(digits: Sequence[Digit]) -> bool:
 
 
 def _ports(graph: Graph) -> set[str]:
-    """Inputs and outputs, what may be a part of an input, and what an output may be a part of."""
+    """Inputs and outputs, and values that may share their buffers through views, permutes and slices."""
     inputs, outputs = set(graph.inputs), set(graph.outputs)
     moves = [node for node in graph.nodes if node.op in ("view", "permute", "slice")]
     for node in moves:
@@ -223,22 +224,22 @@ def _ports(graph: Graph) -> set[str]:
     return inputs | outputs
 
 
-def _kept(graph: Graph, target: Target) -> dict[str, Layout]:
-    """The layouts of states as they are read and written, which is one buffer: the first that fits."""
+def _state_layouts(graph: Graph, target: Target) -> dict[str, Layout]:
+    """The layout of each state as it is read and as it is written: the first that fits, since both are one buffer."""
     types = {name: graph.types[name] for state in graph.states for name in (state.read, state.written)}
     fitting = {name: bound(t, allowed(ANY, t.dtype), target) for name, t in types.items()}
     return {name: layouts[0] for name, layouts in fitting.items() if layouts}
 
 
 def registered(graph: Graph, target: Target) -> list[Registered]:
-    """Every node with the representation sets of its kernels, for the sweep."""
-    found, kept = [], _kept(graph, target)
+    """Every node with the representation sets of its kernels, for the greedy sweep."""
+    found, states = [], _state_layouts(graph, target)
     for node in graph.nodes:
         sets = []
         for fit in preferred(graph.call(node), target):
             pairs = zip(node.inputs, fit.reads, strict=True)
             reads = tuple(() if name in graph.constants else layouts for name, layouts in pairs)
-            outs = tuple(out for out in fit.outs if out == kept.get(node.output, out))
+            outs = tuple(out for out in fit.outs if out == states.get(node.output, out))
             if outs:
                 sets.append(_repsets(reads, outs, fit.kernel.synced))
         found.append(Registered(node.inputs, node.output, tuple(sets)))
@@ -247,8 +248,8 @@ def registered(graph: Graph, target: Target) -> list[Registered]:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _repsets(reads: tuple[tuple[Layout, ...], ...], outs: tuple[Layout, ...], synced: bool) -> OpRepSets:
-    """A kernel's registration, in buffers, which fit any shape: one set for all arguments if it is synced, else one
-    each; nothing is asked of constants."""
+    """A kernel's sets, of buffers only: one set for all arguments if it is synced, else one for each. Constants are
+    free."""
     shape = (1,)
     node = NodeShapes(tuple((shape,) if layouts else () for layouts in reads), (shape,))
     sets = [TensorRepSet(layouts) for layouts in reads]

@@ -1,7 +1,8 @@
-"""Layout sync: a layout for every value and a kernel for every node, with transitions where a reader needs another.
+"""Layout sync: chooses a layout for every value and a kernel for every node, and inserts transitions (copies) where a
+reader needs another layout.
 
-Two policies. `greedy` is ExecuTorch Vulkan's forward sweep over our table; `optimal` chooses layouts and kernels
-together for least total cost under `q8ta_wgpu.passes.layout_sync.cost`, and says whether that is proved.
+There are two policies. `greedy` is ExecuTorch Vulkan's forward sweep over our operator table. `optimal` chooses layouts
+and kernels together for least total cost under `q8ta_wgpu.passes.layout_sync.cost`, and says whether that is proved.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Step:
-    """One dispatch of the plan: a node, the call it makes and the variant that runs it."""
+    """One dispatch of the plan: a node, its call and the variant that runs it."""
 
     node: Node
     call: Call
@@ -44,12 +45,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in execution order, and the layout of every value: inputs, results, copies, layout-carrying constants.
+    """Steps in execution order, and the layout of every value: inputs, results, copies, constants that have one.
 
     Attributes:
-        aliases: values that are another value's buffer under their own name, as views that a layout makes free.
-        offsets: of those that are a part of it, the byte at which they begin.
-        policy: 'optimal' or 'greedy'; cost: total estimate in bytes; bound: what no assignment can be below.
+        steps: the dispatches.
+        layouts: by name of the value.
+        aliases: for each free view, the value whose buffer it shares.
+        offsets: for each free slice, the byte at which it begins in that buffer.
+        policy: 'optimal' or 'greedy'.
+        cost: total estimate in bytes.
+        bound: lower bound of the cost of any assignment.
     """
 
     steps: tuple[Step, ...]
@@ -90,8 +95,8 @@ def sync_layouts(
 ) -> Plan:
     """Chooses layouts and kernels for a lowered `graph` on `target` by a policy, 'optimal' or 'greedy'. Deterministic.
 
-    Measured calls run in a measured variant. Under 'greedy', layouts stay those of the sweep, so they must have been
-    measured; only kernels are chosen by cost.
+    Measured calls run in a measured variant. Under 'greedy', costs choose only kernels: the layouts are those of the
+    sweep, and calls in `measured` must have been measured in them.
 
     Raises UnsupportedError for a node that no kernel can run on the target, or an unknown policy.
     """
@@ -102,14 +107,14 @@ def sync_layouts(
         found = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
         return plan_of(graph, target, problem, found, "greedy", measured=measured)
     found, bound = optimal(problem)
-    if found.cost(problem) > bound * (1 + SLACK) and not measured:  # the sweep's layouts may not be measured
+    if found.cost(problem) > bound * (1 + SLACK) and not measured:  # the sweep may use layouts that were not measured
         swept = greedy_assignment(problem, greedy(registered(graph, target), graph.constants))
         found = min(found, swept, key=lambda assignment: assignment.cost(problem))
     return plan_of(graph, target, problem, found, "optimal", bound, measured)
 
 
 def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assignment[Layout]:
-    """The sweep's picks with the cheapest option that they allow for every node."""
+    """The sweep's layouts, with the cheapest option that they allow for each node."""
     options: list[Option[Layout]] = []
     reads: list[tuple[Layout | None, ...]] = []
     free: dict[str, Layout] = {}
@@ -131,7 +136,7 @@ def greedy_assignment(problem: Problem[Layout], picks: Sequence[Pick]) -> Assign
 
 
 def _cost_with(option: Option[Layout], layouts: Sequence[Layout | None]) -> float:
-    """What an option costs with these reads; infinite if it does not list one of them."""
+    """The cost of an option with these reads; infinite if it cannot read one of them."""
     pairs = zip(layouts, option.reads, strict=True)
     return option.cost + sum(read.get(layout, math.inf) for layout, read in pairs if layout is not None)
 
@@ -145,7 +150,7 @@ def plan_of(
     bound: float = 0.0,
     measured: cost.Measurements = cost.UNMEASURED,
 ) -> Plan:
-    """The steps of an assignment: copies just before their first reader, free views as aliases."""
+    """The plan of an assignment. Copies come just before their first reader, free views become aliases."""
     layouts = dict(found.free)
     aliases: dict[str, str] = {}
     offsets: dict[str, int] = {}
@@ -172,7 +177,7 @@ def plan_of(
 def _copy(
     graph: Graph, copies: Transitions, steps: list[Step], layouts: dict[str, Layout], name: str, layout: Layout
 ) -> str:
-    """The name of the copy of a value in a layout, inserted when first asked for."""
+    """The name of a value's copy in a layout; adds its step to `steps` if there is none yet."""
     copy = f"{name}@{layout.short}"
     if copy not in layouts:
         t = graph.types[name]

@@ -1,7 +1,7 @@
-"""The question layout sync asks, free of operators: which option for every node, which layout for every read.
+"""Layout sync as an optimization problem: choose an option for each node and a layout for each read.
 
-`L` is anything hashable that names a layout. A value is stored in the layout its producer writes; a read in another
-layout needs a copy, made once however many read it, always from what the producer wrote.
+`L` is any hashable type of layouts. A value is stored in the layout that its producer writes. A read in another layout
+needs a copy of the stored value; all reads in that layout share one copy.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ L = TypeVar("L", bound=Hashable)
 
 @dataclass(frozen=True)
 class Option(Generic[L]):
-    """Variants of a node that differ in what they read alone, each operand choosing among layouts of its own: together
-    one option, so that a node of many operands has few.
+    """One way to run a node: a kernel and the layout of its result. The layout of each operand is still open.
 
     Attributes:
-        kernel: what runs it; None if its result is its operand's own buffer.
-        reads: for each operand the layouts it may be read in and what that costs; nothing for one without a layout.
+        kernel: None for a free view, whose result is its operand's buffer.
+        reads: for each operand its allowed layouts, and the cost of reading each; empty for constants without a layout.
         out: the layout of the result.
-        cost: everything else.
+        cost: all costs but those of reads.
     """
 
     kernel: Any
@@ -33,7 +32,7 @@ class Option(Generic[L]):
     cost: float
 
     def dominates(self, other: Option[L]) -> bool:
-        """Whether it does all that `other` does for no more."""
+        """Whether it has the same result, allows all reads that `other` allows, and never costs more."""
         return (
             self.out == other.out
             and self.cost <= other.cost
@@ -45,17 +44,17 @@ class Option(Generic[L]):
 
 
 def undominated(options: Sequence[Option[L]]) -> tuple[Option[L], ...]:
-    """The options worth considering, in order; of equal ones the first."""
-    kept: list[Option[L]] = []
+    """The options that no other one dominates, in order; of equal ones the first."""
+    found: list[Option[L]] = []
     for option in options:
-        if not any(other.dominates(option) for other in kept):
-            kept = [other for other in kept if not option.dominates(other)] + [option]
-    return tuple(kept)
+        if not any(other.dominates(option) for other in found):
+            found = [other for other in found if not option.dominates(other)] + [option]
+    return tuple(found)
 
 
 @dataclass(frozen=True)
 class Choice(Generic[L]):
-    """A node: what it reads and writes and the ways to run it."""
+    """A node: the names of its operands and its result, and its options."""
 
     inputs: tuple[str, ...]
     output: str
@@ -64,12 +63,13 @@ class Choice(Generic[L]):
 
 @dataclass(frozen=True)
 class Problem(Generic[L]):
-    """A graph of choices in execution order.
+    """A graph to plan.
 
     Attributes:
-        free: graph inputs, which come in whichever of these layouts is asked for.
-        constants: values that exist in every layout.
-        transition: cost of a copy of a value: (name, from, to); infinite if there is none.
+        choices: its nodes, in execution order.
+        free: graph inputs, with the layouts in which they can be supplied.
+        constants: names of values that are available in every layout.
+        transition: (name, from, to) -> cost of a copy; infinite if no kernel makes it.
     """
 
     choices: tuple[Choice[L], ...]
@@ -78,7 +78,7 @@ class Problem(Generic[L]):
     transition: Callable[[str, L, L], float]
 
     def readers(self) -> dict[str, list[tuple[int, int]]]:
-        """(choice, operand position) of every read of every value that has a layout and is no constant."""
+        """(index of the choice, operand position) of each read, by name of the value; without constants."""
         reads: dict[str, list[tuple[int, int]]] = {name: [] for name in self.free}
         for index, choice in enumerate(self.choices):
             for position, name in enumerate(choice.inputs):
@@ -90,10 +90,12 @@ class Problem(Generic[L]):
 
 @dataclass(frozen=True)
 class Assignment(Generic[L]):
-    """An answer: an option and the layouts it reads for every choice, and a layout for every free value.
+    """A solution of a problem.
 
     Attributes:
-        reads: None for operands without a layout.
+        options: the option of each choice.
+        reads: for each choice the layout of each operand, None for those without a layout.
+        free: the layout of each graph input.
     """
 
     options: tuple[Option[L], ...]
@@ -101,12 +103,12 @@ class Assignment(Generic[L]):
     free: Mapping[str, L] = field(default_factory=dict)
 
     def written(self, problem: Problem[L]) -> dict[str, L]:
-        """The layout every value is stored in."""
+        """The layout in which each value is stored."""
         outs = {c.output: o.out for c, o in zip(problem.choices, self.options, strict=True)}
         return {**self.free, **outs}
 
     def copies(self, problem: Problem[L]) -> list[tuple[str, L]]:
-        """The transitions it needs, in the order of their first reader."""
+        """(name, layout) of the copies that are needed, in the order of their first reader."""
         stored = self.written(problem)
         return list(
             dict.fromkeys(
@@ -118,7 +120,7 @@ class Assignment(Generic[L]):
         )
 
     def cost(self, problem: Problem[L]) -> float:
-        """What it costs by definition. Raises GraphError if a node reads a layout its option does not list."""
+        """The total cost. Raises GraphError if a node reads a layout that its option does not allow."""
         stored = self.written(problem)
         total = sum(problem.transition(name, stored[name], layout) for name, layout in self.copies(problem))
         for choice, option, reads in zip(problem.choices, self.options, self.reads, strict=True):
@@ -131,5 +133,5 @@ class Assignment(Generic[L]):
 
 
 def cheapest(layouts: Mapping[L, float]) -> L | None:
-    """The layout a constant is read in: the first of the cheapest, None where there is none."""
+    """The cheapest layout, the first of equal ones; None of an empty mapping. Constants are read in it."""
     return min(layouts, key=layouts.__getitem__) if layouts else None

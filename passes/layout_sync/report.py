@@ -1,4 +1,4 @@
-"""What layout sync decided for a graph, and what other ways of deciding would cost: for people to read."""
+"""A printable report of layout sync's decisions for a graph, and of what other policies would cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from q8ta_wgpu.passes.layout_sync.problem import Choice, Problem
 
 @dataclass(frozen=True)
 class Transition:
-    """One copy: the value, the layouts it goes from and to, and the bytes read and written."""
+    """One copy: the value, its layouts before and after, and the bytes read and written."""
 
     value: str
     source: Layout
@@ -30,9 +30,9 @@ class LayoutReport:
     """The outcome of layout sync on one graph.
 
     Attributes:
+        graph: the planned graph.
         optimal, greedy: the plans of both policies.
-        single: for each layout the plan of least cost if every value is written in it wherever a kernel can.
-        graph: what was planned.
+        single: for each layout the cheapest plan in which all values have it, where a kernel can write it.
     """
 
     graph: Graph
@@ -42,7 +42,7 @@ class LayoutReport:
 
     @property
     def best_single(self) -> Layout:
-        """The layout that costs least if it is the only one."""
+        """The layout whose plan in `single` costs least."""
         return min(self.single, key=lambda layout: self.single[layout].cost)
 
     def transitions(self, plan: Plan) -> list[Transition]:
@@ -75,7 +75,7 @@ class LayoutReport:
 
 
 def layout_report(graph: Graph, target: Target = BASELINE) -> LayoutReport:
-    """Plans a lowered graph under every policy. `print` it for layouts, transitions with bytes, and estimated costs.
+    """Plans a lowered graph under every policy. Print the result for layouts, transitions and estimated costs.
 
     Costs are those of `cost`, in bytes. Raises UnsupportedError for a node that no kernel can run.
     """
@@ -88,10 +88,10 @@ def layout_report(graph: Graph, target: Target = BASELINE) -> LayoutReport:
 
 
 def _restricted(problem: Problem[Layout], layout: Layout) -> Problem[Layout]:
-    """The problem in which every node that can write `layout` does."""
+    """The problem with only those options that write `layout`, for nodes that have such options."""
     choices = []
     for choice in problem.choices:
-        kept = tuple(option for option in choice.options if option.out == layout)
-        choices.append(Choice(choice.inputs, choice.output, kept or choice.options))
+        options = tuple(option for option in choice.options if option.out == layout)
+        choices.append(Choice(choice.inputs, choice.output, options or choice.options))
     free = {name: tuple(x for x in layouts if x == layout) or layouts for name, layouts in problem.free.items()}
     return Problem(tuple(choices), free, problem.constants, problem.transition)

@@ -1,10 +1,9 @@
-"""Which memory layouts a tensor may take: values and sets of ExecuTorch Vulkan's layout algebra.
+"""Sets of memory layouts that a tensor may have: ExecuTorch Vulkan's layout algebra.
 
-A representation is a storage and a layout; a `TensorRepSet` holds the layouts allowed in a buffer and,
-side by side, those allowed in a texture. Names and meaning are those of `backends/vulkan/utils.py` in
-ExecuTorch. Sets are values here, immutable and hashable, and their first element is defined by
-`LAYOUT_ORDER` where upstream leaves it to the order of a Python set. Textures are only described: no
-kernel reads one.
+A representation is a storage (buffer or texture) and a layout. A `TensorRepSet` holds the layouts allowed in a buffer
+and those allowed in a texture. Names and meaning are those of `backends/vulkan/utils.py` in ExecuTorch. Here sets are
+immutable and hashable, and `LAYOUT_ORDER` defines their first element, where upstream depends on the order of a Python
+set. No kernel reads textures.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _WIDTH, _HEIGHT, _CHANNELS = (
 )
 FLOAT_LAYOUTS = frozenset({_WIDTH, _HEIGHT, _CHANNELS})
 
-# Who comes first when nothing else decides. 4C leads the packed ones: it is what matrix products read and write, and
-# what upstream makes of a CONV2D that such a kernel takes.
+# The preference among layouts when nothing else decides. 4C is the first of the packed ones: matrix products read and
+# write it, and upstream replaces CONV2D by it for such kernels.
 LAYOUT_ORDER = (
     _WIDTH,
     _HEIGHT,
@@ -71,13 +70,13 @@ class TensorRepr:
 
 @dataclass(frozen=True)
 class PackedDimInfo:
-    """What has to agree between tensors that an elementwise kernel walks in step.
+    """The property of layouts that must agree between the operands of an elementwise kernel.
 
-    Outer packing is left out on purpose: 4W4C, 4C, 4C1W and CONV2D are interchangeable.
+    It leaves out the outer packing on purpose: 4W4C, 4C, 4C1W and CONV2D are interchangeable.
 
     Attributes:
-        packed_dim: dimension whose neighbours share a word or texel, counted from the fastest (0=W 1=H 2=C).
-        packed_dim_block_size: how many of them.
+        packed_dim: the dimension whose neighbours share a word or texel, counted from the fastest (0=W 1=H 2=C).
+        packed_dim_block_size: how many neighbours share one.
     """
 
     packed_dim: int
@@ -114,9 +113,9 @@ def _sharing_info(layouts: frozenset[Layout], others: frozenset[Layout], storage
 
 @dataclass(frozen=True, init=False)
 class TensorRepSet:
-    """The layouts a tensor may take as a buffer and those it may take as a texture.
+    """The layouts that a tensor may have as a buffer, and those that it may have as a texture.
 
-    Every operation works on the two sides separately and returns a new set.
+    Every operation treats buffers and textures separately and returns a new set.
     """
 
     buffer_layouts: frozenset[Layout]
@@ -168,11 +167,11 @@ class TensorRepSet:
         return not self.make_intersect(other).is_empty()
 
     def is_constrained(self) -> bool:
-        """Whether there is nothing left to choose: at most one member."""
+        """Whether it has at most one member."""
         return len(self.buffer_layouts) + len(self.texture_layouts) <= 1
 
     def is_ambiguous(self) -> bool:
-        """Whether there is a choice left: two members or more."""
+        """Whether it has two members or more."""
         return not self.is_constrained()
 
     def make_tensor_repr(self) -> TensorRepr:
@@ -184,18 +183,18 @@ class TensorRepSet:
         return _infos(self.layouts(storage), storage)
 
     def has_same_packed_dim_info_set(self, other: TensorRepSet) -> bool:
-        """Whether both have the same infos on each side; a wholly empty set agrees with every set."""
+        """Whether both have the same infos as buffers and as textures. An empty set agrees with every set."""
         if self.is_empty() or other.is_empty():
             return True
         return self.has_compatible_packed_dim_info_set(other) and other.has_compatible_packed_dim_info_set(self)
 
     def has_compatible_packed_dim_info_set(self, other: TensorRepSet) -> bool:
-        """Whether each info of `other` occurs here on the same side: self is the superset."""
+        """Whether self has every info of `other` in the same storage: it is the superset."""
         storages = (StorageType.BUFFER, StorageType.TEXTURE_3D)
         return all(other.packed_dim_infos(storage) <= self.packed_dim_infos(storage) for storage in storages)
 
     def constrain_to_compatible_packed_dim(self, other: TensorRepSet) -> TensorRepSet:
-        """The members whose info occurs in `other` on the same side; all of them if `other` is empty."""
+        """The members whose info occurs in `other` in the same storage; all of them if `other` is empty."""
         if other.is_empty():
             return self
         return TensorRepSet(
@@ -272,9 +271,8 @@ class TensorReprList(_Broadcast[TensorRepr]):
 class TensorRepSetList(_Broadcast[TensorRepSet]):
     """Representation sets of the arguments or outputs of an operator; a single one stands for all.
 
-    Reading past the end of a list that does not broadcast gives NO_STORAGE, "nothing is asked of it"
-    (upstream: an empty Python set, on which no method of a TensorRepSet works); assigning there is an
-    IndexError.
+    Reading past the end of a list of several gives NO_STORAGE, an unconstrained operand (upstream: an empty Python set,
+    which has no methods of a TensorRepSet). Assigning there raises IndexError.
     """
 
     def __getitem__(self, index: int) -> TensorRepSet:
@@ -287,7 +285,7 @@ class TensorRepSetList(_Broadcast[TensorRepSet]):
 
 
 def image_extents(shape: Shape, layout: Layout) -> TextureLimits:
-    """Texels along (x, y, z) of a 3-D texture that holds `shape`: W, H and C*N, four floats or 16 int8 each.
+    """Texels along (x, y, z) of a 3-D texture of `shape`: W, H and C*N. A texel holds four floats or 16 int8.
 
     Upstream raises for 4W and 4C1W; here every layout but DEFAULT has extents, CONV2D those of 4C1W.
     """
@@ -316,7 +314,7 @@ def filter_invalid_reprs(
     return TensorRepSet(repset.buffer_layouts, fitting)
 
 
-NO_STORAGE = TensorRepSet()  # a weight or a non-tensor: nothing is asked of it
+NO_STORAGE = TensorRepSet()  # of a weight or a non-tensor, which is unconstrained
 
 CONTIGUOUS_ANY = TensorRepSet({_WIDTH}, {_WIDTH})
 CONTIGUOUS_BUFFER = TensorRepSet({_WIDTH})

@@ -1,5 +1,4 @@
-"""Where the values of a graph are rounded, and to how many bits: read by the quantizer, which stores the scales, and by
-fusion, which makes int8 operators.
+"""Decides which values of a graph are rounded, and to how many bits. The quantizer and fusion read the same plan.
 
-Comes in: a float graph, or one that holds quantizes. Goes out: regions that are rounded once. May use: kernels, ir.
+Comes in: a float graph, or one with quantizes. Goes out: regions that are rounded once. May use: kernels, ir.
 """

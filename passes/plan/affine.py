@@ -1,5 +1,7 @@
-"""A factor and a term for each channel, however a program writes them, as a batch norm: it is rounded once, and its
-parameters are not rounded at all."""
+"""Recognizes a factor and a term for each channel, for example `(x - mean) / std`, as one batch norm.
+
+A batch norm is rounded once, and its parameters stay in float32.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,22 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.int8 import MASKS_FROM
-from q8ta_wgpu.passes.plan.row_operators import shape_tried, varying
+from q8ta_wgpu.passes.plan.row_operators import tried_shape, varying
 from q8ta_wgpu.passes.plan.trial import Operator, Trial
 
 _LARGE = 2.0**20
-"""A number beside which terms are small."""
+"""An input beside which the term is small, so that the result shows the factor."""
 
 _NEAR = 1e-5
-"""How far what is written may be from factor and term, relative to the two: float32 rounds each step."""
+"""Tolerance between the nodes' results and `factor * x + term`, relative to both: float32 rounds every step."""
 
 
 def channels_of(trial: Trial) -> Operator | None:
-    """The batch norm that nodes compute which work element by element; its channels are dimension 1, or the last one.
-    None where they mask elements, or have one factor for all: then they are a sum, which may be part of a stream."""
+    """Returns the batch norm that elementwise nodes compute, with channels in dimension 1 or the last one.
+
+    Returns None where all channels have one factor, as in `x + bias`: that sum may be part of a residual stream. Where
+    `x` is an input of the network there is no stream, so it becomes a batch norm, unless the term is a mask.
+    """
     shape, arrays = trial.shape, [array for array in trial.constants if array.size > 1]
     by_channel = all(array.size == max(array.shape) for array in arrays)
     found = _fitted(trial) if len(shape) > 1 and arrays and by_channel else None
@@ -39,10 +44,10 @@ def channels_of(trial: Trial) -> Operator | None:
 
 
 def _fitted(trial: Trial) -> tuple[Array, Array] | None:
-    """The factor and the term of each element that constants tell apart."""
-    shape = shape_tried(trial, ())
-    there, back, term = (trial(np.full(shape, x)).astype(np.float64) for x in (_LARGE, -_LARGE, 0.0))
-    factor = np.asarray((there - back) / (2 * _LARGE))
+    """Factor and term, of the shape that is tried; None where the nodes compute anything else."""
+    shape = tried_shape(trial, ())
+    high, low, term = (trial(np.full(shape, x)).astype(np.float64) for x in (_LARGE, -_LARGE, 0.0))
+    factor = np.asarray((high - low) / (2 * _LARGE))
     for seed, scale in enumerate((1.0, 30.0, 1000.0)):
         x = np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32)
         error, size = np.abs(trial(x) - (factor * x + term)), np.abs(factor * x) + np.abs(term)
@@ -52,6 +57,7 @@ def _fitted(trial: Trial) -> tuple[Array, Array] | None:
 
 
 def _parameters(factor: Array, term: Array, axis: int, channels: int) -> dict[str, Array]:
+    """The batch norm's operands, (channels,) each."""
     others = tuple(d for d in range(factor.ndim) if d != axis)
     gamma, beta = (np.broadcast_to(a.mean(others), (channels,)) for a in (factor, term))
     mean = -beta / np.where(gamma == 0, 1, gamma)

@@ -1,6 +1,7 @@
-"""Attention: scores of two activations, a softmax of them, and a product of its result with a third one.
+"""Recognizes attention: `softmax(q @ k * factor + bias + mask) @ v`.
 
-What lies between is part of it: factors, constants that are added, one mask, views. Nothing else may read any of it.
+Between the first product and the softmax may stand factors, constants that are added, one mask and views. Nothing
+outside may read any value in between.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class Scores:
-    """What a softmax over the last dimension reads.
+    """The scores that a softmax over the last dimension reads: `product * factor + bias`, and a mask.
 
     Attributes:
-        product: the product of two activations.
-        factor: what the product is multiplied by behind it.
-        bias: what is added then, in steps (batch, heads, queries, keys).
-        mask: the sum that adds a mask by a predicate, and its operand that is the scores; None without one.
+        product: the matmul of two activations.
+        factor: multiplies the product.
+        bias: constant that is added, in integer steps (batch, heads, queries, keys).
+        mask: the `add` of a mask that depends on a predicate, and which of its operands holds the scores; or None.
     """
 
     product: Node
@@ -41,8 +42,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Selection:
-    """A `where` between 0 and a low number, and the moves behind it, the last one first. `inverted` says that its bools
-    hold where elements take no part, `even` that a row of low numbers alone has equal shares: none of them is -inf."""
+    """A mask of the form `where(bools, 0, low)` or `where(bools, low, 0)`.
+
+    Attributes:
+        node: the `where`.
+        moves: nodes that move its result before it is added, the last one first.
+        inverted: whether True masks an element; otherwise True keeps it.
+        even: whether a row in which every element is masked has equal weights, since `low` is finite.
+    """
 
     node: Node
     moves: tuple[Node, ...]
@@ -51,8 +58,7 @@ class Selection:
 
 
 def selection_of(rewriter: Rewriter, add: Node, scores: str, low: float) -> Selection | None:
-    """The `where` of bools between 0 and a number of at most `low` that a sum adds to scores of its own shape; None
-    where it adds something else."""
+    """The mask that an `add` adds to scores of its own shape, with a low number of at most `low`, if there is one."""
     graph = rewriter.graph
     if add.op != "add" or add.attrs["alpha"] != 1 or graph.types[scores].shape != graph.types[add.output].shape:
         return None
@@ -73,35 +79,34 @@ def selection_of(rewriter: Rewriter, add: Node, scores: str, low: float) -> Sele
 
 
 def _number(graph: Graph, name: str) -> float:
-    """The number that a constant holds everywhere; NaN of what is not constant, or not one number."""
+    """The number that fills a constant; NaN where the value is not constant, or its elements differ."""
     values = graph.constants.get(name)
     return float(values.flat[0]) if values is not None and (values == values.flat[0]).all() else np.nan
 
 
 def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) -> Scores | None:
-    """The scores that a softmax reads, with the bias in steps of a precision; None where it is over another dimension,
-    or reads something else."""
+    """The scores that a softmax over the last dimension reads, if there are any. `precision` is the bias's step."""
     graph, between, mask, name = rewriter.graph, list[Node](), None, softmax.inputs[0]
     shape, predicates, added = graph.types[name].shape, Predicates(rewriter), dict[str, Array]()
     if softmax.op != "softmax" or softmax.attrs["dim"] != len(shape) - 1:
         return None
     while (node := rewriter.only_producer(name)) is not None and node.op != "matmul":
         between.append(node)
-        constants = {i: _constant(predicates, i) for i in node.inputs} if node.op == "add" else {}
-        held = [i for i, values in constants.items() if values is not None]
-        if node.op == "add" and not held and mask is None and graph.types[node.output].shape == shape:
+        terms = node.inputs if node.op == "add" else ()
+        constants = {i: values for i in terms if (values := _constant(predicates, i)) is not None}
+        if node.op == "add" and not constants and mask is None and graph.types[node.output].shape == shape:
             found = (i for i in node.inputs if selection_of(rewriter, node, i, MASKS_FROM) is not None)
             if (scores := next(found, None)) is None:
                 return None
             name, mask = scores, (node, scores)
             continue
-        adds = node.op == "add" and node.attrs["alpha"] == 1 and len(held) == 1
+        adds = node.op == "add" and node.attrs["alpha"] == 1 and len(constants) == 1
         factor, _ = affine_of(node) or (0.0, 0.0)
         if not (adds or factor > 0 or node.op == "view"):
             return None
         if adds:
-            added[node.output] = constants[held[0]]  # type: ignore[assignment]
-        name = next(i for i in node.inputs if i not in held)
+            added[node.output] = next(iter(constants.values()))
+        name = next(i for i in node.inputs if i not in constants)
     if node is None or graph.types[node.output].shape != shape or node.output in graph.in_float:
         return None
     factor, numbers = _added(graph, [n for n in between if mask is None or n is not mask[0]], added, shape)
@@ -112,19 +117,20 @@ def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) 
 
 
 def _constant(predicates: Predicates, name: str) -> Array | None:
+    """The numbers of a value that follows from constants alone."""
     table = predicates.table(name)
     return table.values[0] if table is not None and not table.predicates else None
 
 
 def _added(graph: Graph, between: Sequence[Node], added: dict[str, Array], shape: Shape) -> tuple[float, Array | None]:
-    """What a product is multiplied with by the nodes behind it, the last one first, and what they add to it in all
-    (batch, heads, queries, keys); None where that has another shape than the scores."""
+    """The factor and the bias (batch, heads, queries, keys) that the nodes between, the last one first, apply to a
+    product in all. The bias is None where it does not broadcast to the scores' shape."""
     factor, bias = 1.0, np.zeros((1,) * len(shape))
     for step in reversed(between):
         to = graph.types[step.output].shape
         if step.op == "view":
-            whole = np.broadcast_to(bias, graph.types[step.inputs[0]].shape) if bias.any() else None
-            bias = np.zeros((1,) * len(to)) if whole is None else whole.reshape(to)
+            full = np.broadcast_to(bias, graph.types[step.inputs[0]].shape) if bias.any() else None
+            bias = np.zeros((1,) * len(to)) if full is None else full.reshape(to)
         elif step.op == "add":
             bias = bias + added[step.output].astype(np.float64)
         else:
@@ -140,8 +146,8 @@ def _added(graph: Graph, between: Sequence[Node], added: dict[str, Array], shape
 
 
 def context_of(rewriter: Rewriter, softmax: Node, scores: Scores) -> Node | None:
-    """The product of a softmax's result with values that makes an attention of scores; None where extents do not
-    belong together, or no kernel takes them."""
+    """The product `softmax(scores) @ v` that completes an attention. None where anything else reads the softmax, where
+    shapes do not match, or where no kernel takes the sizes."""
     graph, context = rewriter.graph, rewriter.only_reader(softmax.output)
     if context is None or context.op != "matmul" or [n == softmax.output for n in context.inputs] != [True, False]:
         return None
@@ -149,6 +155,6 @@ def context_of(rewriter: Rewriter, softmax: Node, scores: Scores) -> Node | None
     q, k, v = (graph.types[name].shape for name in names)
     if min(map(len, (q, k, v))) < 3 or not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
         return None
-    held = {softmax.output, context.output, scores.product.output} & graph.in_float
+    stays_float = {softmax.output, context.output, scores.product.output} & graph.in_float
     sizes = Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1], q[-3])
-    return context if not held and takes(sizes) else None
+    return context if not stays_float and takes(sizes) else None

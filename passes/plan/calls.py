@@ -1,4 +1,4 @@
-"""The calls of a user's program, of which each is one or several nodes of a graph."""
+"""The calls of the user's program. The importer makes one or several nodes of each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Call:
     """One operator of the user's program.
 
     Attributes:
-        name: of the call.
-        nodes: that it is in a graph, in order.
-        inputs: float values that it reads, constants too, each once.
-        outputs: values that it gives and that can be stored.
-        moves: its kind where all it gives are elements of what it reads, whatever its nodes are.
+        name: its name there.
+        nodes: the nodes that it became, in order.
+        inputs: float values and constants that it reads, without repetition.
+        outputs: its results that can be stored.
+        moves: its kind where it only moves elements, though its nodes may compute; else None.
     """
 
     name: str
@@ -31,8 +31,7 @@ class Call:
 
     @property
     def main(self) -> Node:
-        """The node that says what the call does: the first that neither moves elements nor stores bools, or the
-        first."""
+        """The first node that computes: that neither moves elements nor converts bools. Else the first node."""
         computes = (
             n for n in self.nodes if not isinstance(kind_of(n), Moves) and n.op not in ("quantize", "dequantize")
         )
@@ -45,13 +44,13 @@ class Call:
 
 
 class Calls:
-    """The calls of a float graph in order, who gives a value and who reads it.
+    """The calls of a float graph in execution order, with the producer and the readers of each value.
 
     Args:
         graph: a float graph.
-        observable: names of the values that can be stored: floats that calls give.
+        observable: names of the values that can be stored: float results of calls.
         names: the call that each node is part of, by the node's output.
-        moving: kinds of the calls that give elements of what they read, several nodes though they may be.
+        moving: kinds of the calls that only move elements, though several nodes may do it.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class Calls:
         for node in graph.nodes:
             nodes.setdefault(names[node.output], []).append(node)
         self._calls = {name: self._call(name, found) for name, found in nodes.items()}
-        self._makers = {output: call for call in self for output in call.outputs}
-        self._places = {output: place for place, output in enumerate([*graph.inputs, *self._makers])}
+        self._producers = {output: call for call in self for output in call.outputs}
+        self._positions = {output: position for position, output in enumerate([*graph.inputs, *self._producers])}
         self._readers: dict[str, list[Call]] = {}
         for call in self:
             for name in call.inputs:
@@ -92,22 +91,22 @@ class Calls:
         """Names of the graph's constants."""
         return self.graph.constants
 
-    def maker(self, name: str) -> Call | None:
-        """The call that gives a value."""
-        return self._makers.get(name)
+    def producer(self, name: str) -> Call | None:
+        """The call that computes a value; None for inputs and constants."""
+        return self._producers.get(name)
 
     def readers_of(self, name: str) -> list[Call]:
         """The calls that read a value."""
         return self._readers.get(name, [])
 
     def readers(self, call: Call) -> list[Call]:
-        """The calls that read anything a call gives."""
+        """The calls that read any result of a call."""
         return list({user.name: user for output in call.outputs for user in self.readers_of(output)}.values())
 
     def shape(self, name: str) -> Shape:
         """The shape of a value."""
         return self.graph.types[name].shape
 
-    def place(self, name: str) -> int:
-        """Where a value is in the order in which values are computed."""
-        return self._places.get(name, -1)
+    def position(self, name: str) -> int:
+        """The index of a value in the order in which values are computed; -1 for constants."""
+        return self._positions.get(name, -1)

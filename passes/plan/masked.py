@@ -1,7 +1,7 @@
-"""Which values of a float graph hold masked scores, and what they are made of: none of them is rounded.
+"""Finds the values of a float graph that hold masked scores, as `x.masked_fill(m, -inf)`. None of them is rounded.
 
-With a step as large as a mask is low nothing would be left of the scores. What a softmax reads is rounded before its
-masks; where a maximum, an argmax, a topk or a log_softmax reads it, it stays in float.
+A mask's low numbers would stretch the range so far that one step is larger than all scores. For a softmax the scores
+are rounded before the mask is added. For amax, argmax, topk and log_softmax the masked scores stay in float32.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 @dataclass
 class Masked:
-    """Values by the output of the node that computes them.
+    """Masked values.
 
     Attributes:
-        values: masked scores of which none is rounded, and numbers that masks are made of.
-        scores: (node, value): the node adds a mask to scores, or what is masked already, and reads this value too,
-            which is rounded for a softmax.
+        values: names of masked scores, and of numbers that only masks are made of. None of them is rounded.
+        scores: (node, value): an operand without mask that a node with a masked result reads, to be rounded for a
+            softmax. In `x.masked_fill(m, -inf).softmax(-1)` it is `x`.
     """
 
     values: set[str] = field(default_factory=set)
@@ -32,7 +32,7 @@ class Masked:
 
 
 def masked_values(graph: Graph) -> Masked:
-    """The masked values of a float graph, which is not changed."""
+    """Finds the masked values of a float graph, which is not changed."""
     return _Finder(graph.copy()).found
 
 
@@ -42,22 +42,22 @@ class _Finder:
         self.masking = Masking(self.rewriter)
         self.found = Masked()
         nodes = list(graph.nodes)
-        self.supplied = self._follows(nodes)
-        masked = self._forwards(nodes)
-        ends = self._backwards(nodes, masked)
-        passing = {name for name in masked if "int8" not in ends[name]}
+        self.supplied = self._from_inputs(nodes)
+        masked = self._masked(nodes)
+        readers = self._final_readers(nodes, masked)
+        unrounded = {name for name in masked if "int8" not in readers[name]}
         for node in nodes:
-            if node.output not in passing:
+            if node.output not in unrounded:
                 continue
             self.found.values.add(node.output)
-            if "softmax" in ends[node.output]:
-                self.found.scores += [(node, name) for name in node.inputs if name not in passing | self.numbers]
-        self._add_numbers(nodes)
+            if "softmax" in readers[node.output]:
+                self.found.scores += [(node, name) for name in node.inputs if name not in unrounded | self.masks]
+        self._add_sources(nodes)
 
-    def _forwards(self, nodes: Sequence[Node]) -> set[str]:
-        """Values that hold masked scores; `numbers` are what masks them."""
+    def _masked(self, nodes: Sequence[Node]) -> set[str]:
+        """Values that hold masked scores; also collects the masks themselves in `masks`."""
         masked: set[str] = set()
-        self.numbers: set[str] = set()
+        self.masks: set[str] = set()
         for node in nodes:
             if self.masking.predicates.table(node.output) is not None:
                 continue
@@ -70,12 +70,12 @@ class _Finder:
             others = [name for name in node.inputs if name not in masks]
             if (masks and others) or masked.intersection(others):
                 masked.add(node.output)
-                self.numbers |= masks
+                self.masks |= masks
         return masked
 
     def _is_mask(self, node: Node, name: str) -> bool:
-        """Whether an operand masks: low numbers where predicates say so, the condition of a choice beside a low
-        number, or numbers that the user supplies beside scores that are computed."""
+        """Whether an operand of an `add` or `where` is a mask: a term that predicates make low, the condition of a
+        `where` with a low number, or a term from the user's inputs beside computed scores that softmax reads."""
         table = self.masking.predicates.table(name)
         if node.op == "where":
             return table is not None and self.masking.filled(node) is not None
@@ -86,8 +86,8 @@ class _Finder:
         supplied = name in self.supplied and other not in self.supplied and other not in self.graph.constants
         return supplied and node.attrs["alpha"] == 1 and self._is_softmaxed(node.output)
 
-    def _follows(self, nodes: Sequence[Node]) -> set[str]:
-        """Values that follow from inputs, and constants, element by element; a constant by itself does not."""
+    def _from_inputs(self, nodes: Sequence[Node]) -> set[str]:
+        """Inputs, and values computed element by element from inputs and constants; not from constants alone."""
         found = set(self.graph.inputs)
         for node in nodes:
             read = [n for n in node.inputs if n not in self.graph.constants]
@@ -97,35 +97,35 @@ class _Finder:
         return found
 
     def _is_softmaxed(self, name: str) -> bool:
-        """Whether softmax alone reads a value, or views of it."""
+        """Whether only softmax reads a value, moved or not."""
         readers = self.rewriter.readers(name)
-        whole = bool(readers) and name not in self.graph.outputs
-        return whole and all(reads_masks(r) or (is_move(r) and self._is_softmaxed(r.output)) for r in readers)
+        inner = bool(readers) and name not in self.graph.outputs
+        return inner and all(reads_masks(r) or (is_move(r) and self._is_softmaxed(r.output)) for r in readers)
 
-    def _backwards(self, nodes: Sequence[Node], masked: set[str]) -> dict[str, set[str]]:
-        """What reads each masked value in the end."""
-        ends: dict[str, set[str]] = {}
+    def _final_readers(self, nodes: Sequence[Node], masked: set[str]) -> dict[str, set[str]]:
+        """For each masked value, the kinds of unmasked results made of it: "softmax", "float" or "int8"."""
+        kinds: dict[str, set[str]] = {}
         for node in reversed(nodes):
             if node.output not in masked:
                 continue
-            ends[node.output] = found = {"float"} if node.output in self.graph.outputs else set()
+            kinds[node.output] = found = {"float"} if node.output in self.graph.outputs else set()
             for reader in self.rewriter.readers(node.output):
                 kind = kind_of(reader)
                 if reads_masks(reader):
                     found.add("softmax")
                 elif reader.output in masked:
-                    found |= ends[reader.output]
+                    found |= kinds[reader.output]
                 elif kind is None or isinstance(kind, Monotonic) or (isinstance(kind, Elementwise) and not kind.clamp):
                     found.add("float")
                 else:
                     found.add("int8")
-        return ends
+        return kinds
 
-    def _add_numbers(self, nodes: Sequence[Node]) -> None:
-        """The numbers that nothing but masked values is made of, and what those follow from alone."""
+    def _add_sources(self, nodes: Sequence[Node]) -> None:
+        """Adds values that follow from predicates or inputs, and that only masked values are made of."""
         for node in reversed(nodes):
             readers = self.rewriter.readers(node.output)
-            follows = self.masking.predicates.table(node.output) is not None or node.output in self.supplied
+            known = self.masking.predicates.table(node.output) is not None or node.output in self.supplied
             inside = all(r.output in self.found.values for r in readers)
-            if follows and readers and inside and node.output not in self.graph.outputs:
+            if known and readers and inside and node.output not in self.graph.outputs:
                 self.found.values.add(node.output)

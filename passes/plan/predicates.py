@@ -1,7 +1,7 @@
-"""Values that follow from predicates (tensors of bools) and constants alone: their truth tables.
+"""Truth tables: a value that depends only on predicates (tensors of bools) and constants, for every combination.
 
-A mask is often arithmetic with bools: `(1 - m) * -1e9`, `where(m & causal, 0, -inf)`. What it is worth is told by
-computing it once for every combination of the predicates it depends on.
+A mask is often arithmetic with bools: `(1 - m) * -1e9`, `where(m & causal, 0, -inf)`. Its truth table says what it is,
+however it is written.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 MOST = 3
-"""Predicates that a value is computed for, in all their combinations."""
+"""Limit of predicates in a truth table, which has 2^n combinations."""
 
 
 @dataclass(frozen=True)
 class TruthTable:
-    """A value that predicates decide, element by element.
+    """A value that predicates determine, element by element.
 
     Attributes:
         predicates: names of int8 values that hold bools, each of a shape that broadcasts to the value's.
-        values: a constant for each combination: in number n, predicate i is true where n has bit i.
+        values: the value for each combination: in entry n, predicate i is true if bit i of n is set.
     """
 
     predicates: tuple[str, ...]
     values: tuple[Array, ...]
 
     def over(self, predicates: Sequence[str]) -> Iterator[Array]:
-        """The values for every combination of more predicates."""
-        places = [predicates.index(name) for name in self.predicates]
+        """The values for every combination of `predicates`, which include those of the table."""
+        bits = [predicates.index(name) for name in self.predicates]
         for number in range(1 << len(predicates)):
-            yield self.values[sum((number >> place & 1) << i for i, place in enumerate(places))]
+            yield self.values[sum((number >> bit & 1) << i for i, bit in enumerate(bits))]
 
 
 def union(*tables: TruthTable) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def union(*tables: TruthTable) -> tuple[str, ...]:
 
 
 class Predicates:
-    """The truth tables of a graph's values, and new nodes that compute with predicates."""
+    """Finds truth tables of a graph's values, and inserts nodes that compute with predicates."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self.rewriter = rewriter
@@ -59,7 +59,7 @@ class Predicates:
         return self.rewriter.graph
 
     def table(self, name: str) -> TruthTable | None:
-        """The truth table of a value; None where it depends on anything but predicates and constants."""
+        """The truth table of a value; None where it depends on anything else, or on more than MOST predicates."""
         if name not in self._found:
             constant = self.graph.constants.get(name)
             self._found[name] = self._computed(name) if constant is None else TruthTable((), (constant,))
@@ -75,7 +75,7 @@ class Predicates:
             source = self.table(node.inputs[0])
             return None if source is None else self.moved(node, source)
         if node.op == "cat":
-            return self._joined(node)
+            return self._cat(node)
         if not _is_pointwise(node):
             return None
         tables = [table for table in map(self.table, node.inputs) if table is not None]
@@ -86,15 +86,16 @@ class Predicates:
         return TruthTable(predicates, tuple(_result(self.graph, node, values) for values in combinations))
 
     def _predicate(self, int8: str) -> TruthTable | None:
-        """Of bools: what they follow from, or themselves."""
+        """The truth table of bools: of what they are computed from, else they are a predicate themselves."""
         if self.graph.types[int8].q != BOOL:
             return None
-        made = self.rewriter.producer(int8)
-        found = self.table(made.inputs[0]) if made is not None and made.op == "quantize" else None
+        quantize = self.rewriter.producer(int8)
+        found = self.table(quantize.inputs[0]) if quantize is not None and quantize.op == "quantize" else None
         return found or _itself(int8)
 
     def moved(self, move: Node, source: TruthTable) -> TruthTable | None:
-        """The truth table of what a node moves, by predicates that are moved alike."""
+        """The truth table of a move's result, given that of its operand. Predicates and values are moved alike. None
+        where the move fills elements, as pad does, and the operand depends on predicates."""
         shape = self.graph.types[move.inputs[0]].shape
         if move.op == "view" and shape == self.graph.types[move.output].shape:
             return source
@@ -104,59 +105,57 @@ class Predicates:
             return None
         predicates = []
         for name in source.predicates:
-            whole = name
+            full = name
             if self.graph.types[name].shape != shape:
-                whole = self.call(move, "expand", (name,), {"shape": shape})
-            predicates.append(self.call(move, move.op, (whole,), move.attrs))
+                full = self.call(move, "expand", (name,), {"shape": shape})
+            predicates.append(self.call(move, move.op, (full,), move.attrs))
         if numbers:
             return TruthTable(tuple(predicates), source.values)
         values = (np.broadcast_to(value, shape).astype(np.float32) for value in source.values)
         return TruthTable(tuple(predicates), tuple(_result(self.graph, move, (value,)) for value in values))
 
-    def _joined(self, cat: Node) -> TruthTable | None:
-        """Of predicates and constant bools one after another: a predicate, their cat."""
+    def _cat(self, cat: Node) -> TruthTable | None:
+        """The truth table of a cat of predicates and constant bools: a new predicate, their cat as int8."""
         tables = [table for table in map(self.table, cat.inputs) if table is not None]
         if len(tables) < len(cat.inputs) or not all(map(_is_bool, tables)):
             return None
         if not any(table.predicates for table in tables):
             return None
-        parts = [self._part(cat, table, self.graph.types[x]) for table, x in zip(tables, cat.inputs, strict=True)]
-        return _itself(self.call(cat, "cat", tuple(parts), cat.attrs))
+        bools = [self._bools(cat, table, self.graph.types[x]) for table, x in zip(tables, cat.inputs, strict=True)]
+        return _itself(self.call(cat, "cat", tuple(bools), cat.attrs))
 
-    def _part(self, cat: Node, table: TruthTable, whole: TensorType) -> str:
-        """A predicate of a cat's operand, as large as that."""
+    def _bools(self, cat: Node, table: TruthTable, operand: TensorType) -> str:
+        """An operand of a cat as a predicate of the operand's shape."""
         if not table.predicates:
-            bools = np.broadcast_to(table.values[0], whole.shape).astype(np.int8)
+            bools = np.broadcast_to(table.values[0], operand.shape).astype(np.int8)
             return self.graph.add_constant(f"{cat.output}.bools", bools, BOOL.dtype, BOOL)
         (name,), (off, _) = table.predicates, table.values
         if off.any():
             name = self.logical(cat, "eq_scalar", (name,), {"number": 0.0})
-        return (
-            name
-            if self.graph.types[name].shape == whole.shape
-            else self.call(cat, "expand", (name,), {"shape": whole.shape})
-        )
+        if self.graph.types[name].shape == operand.shape:
+            return name
+        return self.call(cat, "expand", (name,), {"shape": operand.shape})
 
     def number(self, name: str) -> float | None:
-        """The number that a constant of one element holds; None of any other value."""
+        """The number of a constant with one element; None of any other value."""
         values = self.graph.constants.get(name)
         return float(values.reshape(())) if values is not None and values.size == 1 else None
 
     def call(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> str:
-        """A new node before another one; returns its value's name."""
+        """Inserts a node before another one; returns its value's name."""
         to = infer(self.graph, Node(op, inputs, "", attrs))
         return self.rewriter.insert(before, op, inputs, attrs, to, f"{before.output}.{op}")
 
     def constant(self, before: Node, value: Array) -> str:
-        """A new constant for what is computed at a node."""
+        """Adds a float32 constant, named after a node; returns its name."""
         return self.graph.add_constant(f"{before.output}.mask", np.asarray(value, np.float32))
 
     def real(self, before: Node, predicate: str) -> str:
-        """The bools of an int8 value as the numbers 0 and 1."""
+        """Inserts the float32 numbers 0 and 1 of a predicate; returns their name."""
         return self.call(before, "dequantize", (predicate,), {})
 
     def logical(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> str:
-        """A new predicate: an operator on the numbers of others, stored as bools."""
+        """Inserts a new predicate, an operator on the numbers 0 and 1 of others; returns its name."""
         found = self.call(before, op, tuple(self.real(before, name) for name in inputs), attrs)
         low, high = BOOL.range
         to = replace(self.graph.types[found], dtype=BOOL.dtype, q=BOOL)
@@ -164,19 +163,19 @@ class Predicates:
 
 
 def _itself(predicate: str) -> TruthTable:
-    """The table of a predicate's own value."""
+    """The truth table of a predicate by itself: 0 where it is false, 1 where it is true."""
     return TruthTable((predicate,), (np.zeros((), np.float32), np.ones((), np.float32)))
 
 
 def _is_bool(table: TruthTable) -> bool:
-    """Whether a value is a constant of bools, a predicate, or the opposite of one."""
+    """Whether a value is a constant of bools, a predicate, or the negation of one."""
     if not table.predicates:
         return bool(np.isin(table.values[0], (0, 1)).all())
     return [value.reshape(-1).tolist() for value in table.values] in ([[0], [1]], [[1], [0]])
 
 
 def _is_pointwise(node: Node) -> bool:
-    """Whether an operator makes each element of the operands' elements at that place."""
+    """Whether an operator works element by element."""
     kind = kind_of(node)
     return isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and len(node.inputs) > 1)
 

@@ -1,7 +1,7 @@
-"""Rotary positions: products of a value with cosines and of its moved elements with sines, in any spelling.
+"""Recognizes rotary position embeddings in any spelling, such as `x * cos + rotate_half(x) * sin`.
 
-What lies between a value and a sum, or a cat of sums, is tried on numbers: it is a rotary operator where it turns the
-pairs of each row by the two other values that it reads.
+The nodes between `x` and a sum, or a cat of sums, are run on random numbers. They are a rotary operator if they give
+what it gives, with the two other values that they read as cosines and sines.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ _ENDS = ("add", "cat", "view")
 _NODES = (*_ENDS, "slice", "mul", "affine")
 
 _MOST = 20
-"""Nodes that a rotary operator is written as."""
+"""Limit of nodes that are tried as one rotary operator."""
 
 _LARGEST = 1 << 18
-"""Elements that are tried where views say how many there are."""
+"""Limit of elements that are tried where views fix the sizes, so that one row is not enough."""
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """A rotary operator in place of several nodes.
+    """A rotary operator that can replace several nodes.
 
     Attributes:
-        nodes: in execution order.
-        made: the operator, which gives the value of the last one.
+        nodes: the nodes, in execution order.
+        operator: computes the value of the last one.
     """
 
     nodes: tuple[Node, ...]
-    made: Node
+    operator: Node
 
 
-def rotary_of(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> Rotary | None:
-    """The rotary operator whose result a node gives; None where it gives something else."""
+def rotary_of(rewriter: Rewriter, positions: Mapping[str, int], end: Node) -> Rotary | None:
+    """The rotary operator whose last node is `end`, if there is one. `positions` is the index of each node, by its
+    output."""
     graph = rewriter.graph
     shape = graph.types[end.output].shape
     if end.op not in _ENDS or graph.types[end.output].dtype != FLOAT32 or not shape or shape[-1] % 2:
         return None
-    before = _before(rewriter, places, end)
+    before = _nodes_before(rewriter, positions, end)
     if sum(node.op == "mul" for node in before.values()) < 2:
         return None
     read = dict.fromkeys(name for node in before.values() for name in node.inputs if name not in graph.constants)
-    for x in sorted((n for n in read if graph.types[n].shape == shape), key=lambda n: -places.get(n, -1)):
-        nodes = _between(x, before, places)
+    for x in sorted((n for n in read if graph.types[n].shape == shape), key=lambda n: -positions.get(n, -1)):
+        nodes = _between(x, before, positions)
         inner = {node.output for node in nodes}
         others = list(dict.fromkeys(name for node in nodes for name in node.inputs if name not in inner | {x}))
-        if len(others) != 2 or not nodes or nodes[-1] != end or not _alone(rewriter, nodes):
+        if len(others) != 2 or not nodes or nodes[-1] != end or not _can_replace(rewriter, nodes):
             continue
         for cos, sin in (others, others[::-1]):
             for pairs in (False, True):
@@ -63,11 +64,11 @@ def rotary_of(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> Rotar
     return None
 
 
-def _before(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> dict[str, Node]:
-    """The nodes behind a node's value that may be part of a rotary operator, the latest first."""
+def _nodes_before(rewriter: Rewriter, positions: Mapping[str, int], end: Node) -> dict[str, Node]:
+    """The nodes that a value is computed by and that may be part of a rotary operator, the latest first."""
     found, waiting = dict[str, Node](), {end.output}
     while waiting and len(found) < _MOST:
-        name = max(waiting, key=lambda name: places.get(name, -1))
+        name = max(waiting, key=lambda name: positions.get(name, -1))
         waiting.remove(name)
         node = rewriter.producer(name)
         if node is not None and node.op in _NODES and rewriter.graph.types[name].dtype == FLOAT32:
@@ -76,18 +77,18 @@ def _before(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> dict[st
     return found
 
 
-def _between(x: str, before: Mapping[str, Node], places: Mapping[str, int]) -> tuple[Node, ...]:
-    """The nodes that follow from a value, in order."""
-    behind, found = {x}, list[Node]()
-    for node in sorted(before.values(), key=lambda node: places.get(node.output, -1)):
-        if node.output != x and not behind.isdisjoint(node.inputs):
-            behind.add(node.output)
+def _between(x: str, before: Mapping[str, Node], positions: Mapping[str, int]) -> tuple[Node, ...]:
+    """The nodes that depend on a value, in order."""
+    dependent, found = {x}, list[Node]()
+    for node in sorted(before.values(), key=lambda node: positions.get(node.output, -1)):
+        if node.output != x and not dependent.isdisjoint(node.inputs):
+            dependent.add(node.output)
             found.append(node)
     return tuple(found)
 
 
-def _alone(rewriter: Rewriter, nodes: tuple[Node, ...]) -> bool:
-    """Whether nothing else reads what lies between, and nobody asked for any of it."""
+def _can_replace(rewriter: Rewriter, nodes: tuple[Node, ...]) -> bool:
+    """Whether all results but the last are read by these nodes only, and none was asked to stay in float32."""
     graph, inner = rewriter.graph, {node.output for node in nodes}
     read = {reader.output for node in nodes[:-1] for reader in rewriter.readers(node.output)}
     return (
@@ -98,7 +99,7 @@ def _alone(rewriter: Rewriter, nodes: tuple[Node, ...]) -> bool:
 
 
 def _same(graph: Graph, nodes: tuple[Node, ...], rotary: Node) -> bool:
-    """Whether nodes give what a rotary operator does."""
+    """Whether nodes give what a rotary operator gives, on random numbers."""
     types = tuple(graph.types[name] for name in rotary.inputs)
     try:
         OPS["rotary"].check(types, rotary.attrs)
@@ -106,7 +107,7 @@ def _same(graph: Graph, nodes: tuple[Node, ...], rotary: Node) -> bool:
         return False
     shapes, rank = [t.shape for t in types], len(types[0].shape)
     if all(node.attrs.get("dim", rank - 1) == rank - 1 and node.op != "view" for node in nodes):
-        shapes = [(1,) * (len(shape) - 1) + shape[-1:] for shape in shapes]  # rows know nothing of each other
+        shapes = [(1,) * (len(shape) - 1) + shape[-1:] for shape in shapes]  # rows are independent: one is enough
     elif types[0].numel > _LARGEST:
         return False
     draw = np.random.default_rng(0)
@@ -116,7 +117,7 @@ def _same(graph: Graph, nodes: tuple[Node, ...], rotary: Node) -> bool:
 
 
 def _run(graph: Graph, nodes: tuple[Node, ...], values: dict[str, Array]) -> Array:
-    """What nodes give for values."""
+    """The value of the last node, computed from those of the inputs."""
     for node in nodes:
         values[node.output] = np.asarray(OPS[node.op].reference(graph.call(node), [values[n] for n in node.inputs]))
     return values[nodes[-1].output]

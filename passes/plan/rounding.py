@@ -1,8 +1,8 @@
-"""Where the values of a float graph are rounded, and how each is stored: what a quantizer needs to know of a network.
+"""Decides which values of a float graph are rounded, and how each is stored.
 
-A value is rounded once for each tensor that is stored: where a region ends. Operators that move elements keep the scale
-of what they read. Scores are rounded without their mask, slices of a sum each at a scale of its own, sums that norms
-read in 16 bits (passes/plan/streams.py).
+The result of each region is rounded once. Operators that move elements keep the scale of their operand. Scores are
+rounded before a mask is added. Slices of a weighted sum have a scale each. Residual streams are stored in 16 bits
+(passes/plan/streams.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from q8ta_wgpu.passes.plan.attention import context_of, scores_of
 from q8ta_wgpu.passes.plan.calls import Call, Calls
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
-from q8ta_wgpu.passes.plan.regions import Region, Regions, kind_of, scales_operand
+from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
@@ -43,14 +43,14 @@ def rounding_of(
     states: Collection[str] = (),
     streams: bool = True,
 ) -> Rounding:
-    """Says how the values of a float graph are stored.
+    """Plans how the values of a float graph are stored.
 
     Args:
-        graph: without quantizes, but for those of bools; it is not changed.
-        observable: names of the values that can be stored: floats that operators of the user's program give.
-        calls: the operator of the user's program that each node is part of, by the node's output.
-        moving: kinds of the calls that give elements of what they read, several nodes though they may be.
-        states: calls that move nothing but first states of recurrent layers, which stay in float.
+        graph: a graph whose only quantizes are those of bools; it is not changed.
+        observable: names of the values that can be stored: float results of the user's calls.
+        calls: the user's call that each node is part of, by the node's output.
+        moving: kinds of the calls that only move elements, though several nodes may do it.
+        states: calls that only move initial states of recurrent layers; they stay in float32.
         streams: whether residual streams are stored in 16 bits.
     """
     planner = _Planner(graph, observable, calls, moving, states)
@@ -61,7 +61,7 @@ def rounding_of(
 
 
 class _Planner:
-    """Goes over the calls of a graph once, in order."""
+    """Plans the calls of a graph one by one, in execution order."""
 
     def __init__(
         self,
@@ -72,30 +72,31 @@ class _Planner:
         states: Collection[str],
     ) -> None:
         self.graph, self.observable, self.states = graph.copy(), observable, states
-        self.written = {node.output: each.written for each in combined(self.graph) for node in each.made}
-        made = {name: calls[nodes[-1].output] for name, nodes in self.written.items()}
-        self.call_of = {**made, **calls}
+        # By output of an operator that replaces several nodes: these nodes, and the call of the last one.
+        self.replaced = {node.output: each.replaced for each in combined(self.graph) for node in each.made}
+        replacing = {name: calls[nodes[-1].output] for name, nodes in self.replaced.items()}
+        self.call_of = {**replacing, **calls}
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
-        moves = {call: kind for call, kind in moving.items() if call not in made.values()}
+        moves = {call: kind for call, kind in moving.items() if call not in replacing.values()}
         self.calls = Calls(self.graph, observable, self.call_of, moves)
         self._attention: dict[str, Sequence[str]] = {}
         self.found = Rounding()
 
     def run(self) -> Rounding:
-        """The storage of all values."""
+        """Plans all values."""
         for call in reversed(list(self.calls)):
             if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_float_reads, call.outputs)):
                 self.graph.in_float.update(node.output for node in call.nodes)
                 self.found.in_float.append(call.name)
-        self.regions.taken |= self.graph.in_float
+        self.regions.claimed |= self.graph.in_float
         self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
         self._scored = {node.output for node, _ in self.masked.scores}
         inside = self._find_attention()
-        self.regions.taken |= self.masked.values | inside
+        self.regions.claimed |= self.masked.values | inside
         for call in self.calls:
-            if self.regions.taken.isdisjoint(node.output for node in call.nodes) and call.name not in self.states:
+            if self.regions.claimed.isdisjoint(node.output for node in call.nodes) and call.name not in self.states:
                 self._plan(call)
         for node, name in self.masked.scores:
             if node.output not in inside:
@@ -103,8 +104,7 @@ class _Planner:
         return self.found
 
     def _find_attention(self) -> set[str]:
-        """Notes the operands that each attention's products read from without; returns what lies between them, which
-        is not stored."""
+        """Finds attentions and the operands of their products; returns the values within, which are not stored."""
         gathered = self.graph.copy()
         gather_masks(gathered)
         rewriter, inside = Rewriter(gathered), set[str]()
@@ -113,8 +113,8 @@ class _Planner:
             context = None if scores is None else context_of(rewriter, softmax, scores)
             if scores is None or context is None or self._only_float_reads(context.output):
                 continue
-            between = self._between(softmax, scores.product) | {softmax.output}
-            if self.regions.taken.isdisjoint({scores.product.output, context.output, *between}):
+            between = self._between(scores.product, softmax) | {softmax.output}
+            if self.regions.claimed.isdisjoint({scores.product.output, context.output, *between}):
                 self._attention[scores.product.output] = scores.product.inputs
                 self._attention[context.output] = context.inputs[1:]
                 product, call = self.call_of[scores.product.output], self.call_of[softmax.output]
@@ -122,27 +122,27 @@ class _Planner:
                 inside |= between
         return inside
 
-    def _between(self, softmax: Node, product: Node) -> set[str]:
-        """The nodes by which a softmax reads a product: those that it reads and that follow from the product."""
-        behind = {product.output}
-        for node in self.graph.nodes[self.regions.places[product.output] + 1 : self.regions.places[softmax.output]]:
-            if not behind.isdisjoint(node.inputs):
-                behind.add(node.output)
-        waiting, found = [*self.graph.nodes[self.regions.places[softmax.output]].inputs], set[str]()
+    def _between(self, product: Node, softmax: Node) -> set[str]:
+        """The values on the ways from a product to a softmax, both excluded."""
+        dependent, positions = {product.output}, self.regions.positions
+        for node in self.graph.nodes[positions[product.output] + 1 : positions[softmax.output]]:
+            if not dependent.isdisjoint(node.inputs):
+                dependent.add(node.output)
+        waiting, found = [*self.graph.nodes[positions[softmax.output]].inputs], set[str]()
         while waiting:
             name = waiting.pop()
-            if name in behind and name != product.output and name not in found:
+            if name in dependent and name != product.output and name not in found:
                 found.add(name)
-                made = self.rewriter.producer(name)
-                waiting += made.inputs if made is not None else ()
+                producer = self.rewriter.producer(name)
+                waiting += producer.inputs if producer is not None else ()
         return found
 
     def _plan(self, call: Call) -> None:
-        """The storage of what one call reads and gives."""
+        """Plans the operands and results of one call."""
         node, kind = call.main, call.kind
         if not call.outputs:
             if isinstance(kind, Arithmetic | Elementwise):
-                self._read_operands(node)  # of a comparison what is compared, not the bools
+                self._read_operands(node)  # a comparison: its operands are stored, its result is bools
             return
         match kind:
             case Product() if node.output in self._attention:
@@ -157,7 +157,7 @@ class _Planner:
             case Elementwise() if scales_operand(self.regions, node):
                 self._read_operands(node)
             case Elementwise() if node.inputs[0] in self.masked.values:
-                self._store(node, ())  # of what is masked a function reads floats
+                self._store(node, ())  # masked scores are not rounded
             case Arithmetic() | Product() | Elementwise():
                 self._store(node, node.inputs)
                 if isinstance(kind, Arithmetic):
@@ -169,64 +169,66 @@ class _Planner:
                     self._share(call)
 
     def _only_float_reads(self, name: str) -> bool:
-        """Whether all that reads a value was asked to stay in float."""
+        """Whether all readers of a value were asked to stay in float32."""
         name = self.regions.result(name)
         readers = self.rewriter.readers(name)
         skipped = all(r.output in self.graph.in_float for r in readers)
         return bool(readers) and name not in self.graph.outputs and skipped
 
-    # --- what is read and given ---
+    # --- operands and results ---
 
     def _read(self, node: Node, name: str) -> None:
-        """Lets the call of a node read a value as it is stored."""
-        source, written = self.regions.source(name), self.written.get(node.output)
-        for reader in written or [node]:  # of an operator written as several, all that read it
-            if written is None or source in reader.inputs:
+        """Plans that a node's call reads a value as it is stored. Of an operator that replaces several nodes, each of
+        those that reads the value does."""
+        source, replaced = self.regions.source(name), self.replaced.get(node.output)
+        for reader in replaced or [node]:
+            if replaced is None or source in reader.inputs:
                 self.found.reads[self.call_of[reader.output], source] = self._storage(source)
 
     def _read_operands(self, node: Node, names: Iterable[str] | None = None) -> None:
-        """Lets a node read operands as they are stored, but for those that a product takes with their factor."""
+        """Plans that a node reads its operands, or those named, as they are stored. An operand `q * 0.125` of a product
+        is not stored: the product reads `q`, and its rounding takes in the factor."""
         for name in node.inputs if names is None else names:
             source = self.regions.source(name)
-            made = self.regions.maker(source)
+            producer = self.regions.producer(source)
             stored = source in self.observable or source in self.graph.constants
-            if stored and not (made is not None and scales_operand(self.regions, made)):
+            if stored and not (producer is not None and scales_operand(self.regions, producer)):
                 self._read(node, name)
-        self.regions.taken.add(node.output)
+        self.regions.claimed.add(node.output)
 
     def _read_finely(self, node: Node, positions: Iterable[int]) -> None:
-        """Lets a node read operands in 16 bits, however they are stored for others."""
+        """Plans that a node reads the operands at these positions in 16 bits, however they are stored for others."""
         for source in (self.regions.source(node.inputs[i]) for i in positions):
-            for reader in self.written.get(node.output, [node]):
+            for reader in self.replaced.get(node.output, [node]):
                 if (self.call_of[reader.output], source) in self.found.reads:
                     self.found.reads[self.call_of[reader.output], source] = INT16
 
     def _storage(self, name: str) -> Storage:
-        """How a value is stored where something reads it: as it is given, or as what it is moved from is read."""
-        if (given := self.found.gives.get(name)) in (SLICE, WHOLE, INT16):
-            return given
+        """How a value is stored for its readers: as it was planned, or as the value that it was moved from."""
+        if (planned := self.found.gives.get(name)) in (SLICE, WHOLE, INT16):
+            return planned
         if name in self.widths.inputs:
             return INT16
-        made = self.regions.maker(name)
-        match made and kind_of(made):
-            case Moves() | Monotonic() if made is not None:
-                return self._storage(self.regions.source(made.inputs[0]))
+        producer = self.regions.producer(name)
+        match producer and kind_of(producer):
+            case Moves() | Monotonic() if producer is not None:
+                return self._storage(self.regions.source(producer.inputs[0]))
             case Rowwise(_, QParams() as result):
                 return result
         return INT8
 
     def _store(self, node: Node, operands: Iterable[str], result: Storage = INT8) -> None:
-        """One region, rounded once, unless nothing asks for its result in int8."""
+        """Plans the region that begins with a node: its operands, and its result unless no reader needs it in int8."""
         region = self.regions.find(node)
         self._read_operands(node, () if self._becomes_integers(region) else operands)
-        for joined in region.nodes[1:]:
-            self.regions.taken.add(joined.output)
-            if joined.op == "add" and region.addend is not None and region.addend in joined.inputs:
-                self._read(joined, region.addend)
+        for fused in region.nodes[1:]:
+            self.regions.claimed.add(fused.output)
+            if fused.op == "add" and region.addend is not None and region.addend in fused.inputs:
+                self._read(fused, region.addend)
         end = self.regions.result(region.end)
         if not self._ends_in_float(region):
             if end in self.observable:
-                whole = result == INT8 and any(map(_gives_whole, region.nodes))
+                whole = result == INT8 and any(map(_rounds_to_whole, region.nodes))
                 self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
             return
         waiting = self.rewriter.readers(end)
@@ -234,13 +236,18 @@ class _Planner:
         while waiting:
             reader = waiting.pop()
             if kind_of(reader) is not None:
-                self.regions.taken.add(reader.output)
+                self.regions.claimed.add(reader.output)
                 waiting += self.rewriter.readers(reader.output) if integers else []
 
     def _ends_in_float(self, region: Region) -> bool:
-        """Whether nothing asks for a region's result in int8: what only operators that stay in float read, functions
-        of one value that are compared with numbers, functions and weighted sums that are made integers, and a weighted
-        sum that no operator with an int8 form reads, but a pixel_shuffle at the end, which joins the sum."""
+        """Whether no reader needs a region's result in int8. This holds where
+
+        * only operators that were asked to stay in float32 read it;
+        * it is a function of one value, and only compared with numbers: the comparison is one more function;
+        * it is a function or a weighted sum, and only converted to integers;
+        * it is a weighted sum that no operator with an int8 form reads. A pixel_shuffle that gives an output does not
+          count: it is fused into the sum.
+        """
         if self._only_float_reads(region.end) or self._is_compared(region) or self._becomes_integers(region):
             return True
         if isinstance(kind_of(region.first), WeightedSum) and self._integers_follow(self.regions.result(region.end)):
@@ -251,43 +258,43 @@ class _Planner:
         return all(self._stays_float(r) for r in self.rewriter.readers(self.regions.result(region.end)))
 
     def _becomes_integers(self, region: Region) -> bool:
-        """Whether a region is functions of one value whose result is made integers, and nothing else."""
+        """Whether a region is functions of one value whose result is only converted to integers."""
         elementwise = isinstance(kind_of(region.first), Elementwise)
         return elementwise and self._integers_follow(self.regions.result(region.end))
 
     def _integers_follow(self, name: str) -> bool:
-        """Whether a value, functions of it and what is moved of those are made integers, and nothing else."""
+        """Whether a value is only converted to integers, perhaps after functions and moves."""
         readers = self.rewriter.readers(name)
         return bool(readers) and name not in self.graph.outputs and all(map(self._makes_integers, readers))
 
     def _makes_integers(self, node: Node) -> bool:
-        """Whether a node makes integers of what it reads, itself or by what follows it."""
+        """Whether a node converts its operand to integers, or is a function or move whose result only is."""
         if node.op == "trunc" and node.output not in self.observable:
             return True
         kind = kind_of(node)
-        passes = isinstance(kind, Elementwise) or (isinstance(kind, Moves) and len(node.inputs) == 1)
-        return passes and self._integers_follow(self.regions.result(node.output))
+        return (isinstance(kind, Elementwise) or is_move(node)) and self._integers_follow(
+            self.regions.result(node.output)
+        )
 
     def _is_compared(self, region: Region) -> bool:
-        """Whether a region is functions of one value whose result is compared with numbers alone, as one more
-        function."""
+        """Whether a region is functions of one value whose result is only compared with numbers."""
         end = self.regions.result(region.end)
         readers = self.rewriter.readers(end)
         if not isinstance(kind_of(region.first), Elementwise) or not readers:
             return False
-        return all(self._gives_bools(r) and self._reads_numbers(r, end) for r in readers)
+        return all(self._gives_bools(r) and self._other_operands_are_numbers(r, end) for r in readers)
 
     def _gives_bools(self, node: Node) -> bool:
-        bools = self.rewriter.only_reader(node.output)
-        stored = self.graph.types[bools.output].q if bools is not None and bools.op == "quantize" else None
+        quantize = self.rewriter.only_reader(node.output)
+        stored = self.graph.types[quantize.output].q if quantize is not None and quantize.op == "quantize" else None
         return isinstance(kind_of(node), Elementwise | Arithmetic) and stored == BOOL
 
-    def _reads_numbers(self, node: Node, beside: str) -> bool:
+    def _other_operands_are_numbers(self, node: Node, operand: str) -> bool:
         constants = self.graph.constants
-        return all(n == beside or (n in constants and constants[n].size == 1) for n in node.inputs)
+        return all(n == operand or (n in constants and constants[n].size == 1) for n in node.inputs)
 
     def _stays_float(self, node: Node) -> bool:
-        """Whether a reader does not ask for int8."""
+        """Whether a node does not need its operand in int8."""
         if kind_of(node) is None or node.output in self.masked.values - self._scored or self._makes_integers(node):
             return True
         return (
@@ -295,17 +302,17 @@ class _Planner:
         )
 
     def _store_slices(self, node: Node) -> None:
-        """Slices of a sum are rounded each by itself, with one zero point, so that they are stored as one tensor."""
-        ends = {self.regions.result(part.value) for part in slices_of(self.rewriter, node)}
-        passed = self._passed(node, ends) if ends and ends.issubset(self.observable) else set()
-        if not passed or passed & self.regions.taken:
+        """Plans a scale for each slice of a weighted sum; they share a zero point, so that one tensor stores them."""
+        ends = {self.regions.result(s.value) for s in slices_of(self.rewriter, node)}
+        moved = self._moved_until(node, ends) if ends and ends.issubset(self.observable) else set()
+        if not moved or moved & self.regions.claimed:
             return
         self.found.gives.pop(self.regions.result(node.output), None)
         self.found.gives.update(dict.fromkeys(ends, SLICE))
-        self.regions.taken |= passed
+        self.regions.claimed |= moved
 
-    def _passed(self, node: Node, ends: set[str]) -> set[str]:
-        """What lies between a sum and its slices, these included."""
+    def _moved_until(self, node: Node, ends: set[str]) -> set[str]:
+        """The values from a node's result to some ends, these included."""
         waiting, found = [node.output], set[str]()
         while waiting:
             for reader in self.rewriter.readers(waiting.pop()):
@@ -314,16 +321,16 @@ class _Planner:
         return found
 
     def _share(self, call: Call) -> None:
-        """What moves elements keeps the scale of what it reads first."""
+        """Plans a call that moves elements: other operands and the results share the scale of its first operand."""
         if not call.inputs:
             return
-        for place, name in enumerate(call.inputs):
-            self.found.reads[call.name, name] = Shared(call.name) if place else self._storage(name)
+        for position, name in enumerate(call.inputs):
+            self.found.reads[call.name, name] = Shared(call.name) if position else self._storage(name)
         self.found.gives.update(dict.fromkeys(call.outputs, Shared(call.name)))
-        self.regions.taken.update(node.output for node in call.nodes)
+        self.regions.claimed.update(node.output for node in call.nodes)
 
 
-def _gives_whole(node: Node) -> bool:
-    """Whether a node rounds to whole numbers."""
+def _rounds_to_whole(node: Node) -> bool:
+    """Whether a node is a function whose results are whole numbers, such as `floor`."""
     kind = kind_of(node)
     return isinstance(kind, Elementwise) and kind.whole

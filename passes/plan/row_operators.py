@@ -1,4 +1,7 @@
-"""Norms and softmax that programs write as several operators: the numbers of each row with which they are computed."""
+"""Recognizes norms and softmax that programs write as several operators, by what these make of random rows.
+
+For example `x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight` is an rms_norm.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,31 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.passes.plan.trial import Operator, Trial
 
 _NEAR = 5e-4
-"""How far a norm's result may be from what is written, in standard deviations. eps is written within the root,
-beside it (std + 1e-6) or as a bound (F.normalize); to rows larger than `_SCALES` that makes no difference."""
+"""Tolerance of a norm's result, in standard deviations. Programs add eps within the root, beside it (std + 1e-6), or
+use it as a bound (F.normalize); for rows of the scales below that makes no difference."""
 
 _SCALES = (0.1, 1.0, 30.0)
+"""Standard deviations of the rows that a norm is checked on."""
+
 _LARGE, _TINY = 1e4, 1e-17
-"""Scales of the rows that are tried; eps makes no difference to large ones."""
+"""Scales between which eps is searched; at the first it makes no difference."""
 
 _DRAWS = 4
-"""Rows of which parameters are computed."""
+"""Random rows that the parameters are computed from."""
 
 _LARGEST_EPS = 1.0
-"""Beyond it a norm would be a factor for whatever is usual."""
+"""With a larger eps, the result would be a multiple of usual inputs rather than a norm of them."""
 
 _ROUNDING = 1e-6
-"""Error of float32 sums, relative to them."""
+"""Relative error of float32 sums."""
 
 _MOST = 1 << 20
-"""Elements of the rows that are tried."""
+"""Limit of elements that are tried."""
 
 
 def row_operator(trial: Trial, dims: tuple[int, ...]) -> Operator | None:
-    """The norm or softmax that nodes compute which reduce these dimensions."""
-    shape = shape_tried(trial, dims)
+    """The norm or softmax over `dims` that nodes compute; None where there is none."""
+    shape = tried_shape(trial, dims)
     if np.prod(shape) > _MOST or (0 in dims and len(shape) > 1):
         return None
     if len(dims) == 1 and _is_softmax(trial, dims[0], shape):
@@ -46,11 +51,11 @@ def row_operator(trial: Trial, dims: tuple[int, ...]) -> Operator | None:
     return None
 
 
-def shape_tried(trial: Trial, dims: tuple[int, ...]) -> Shape:
-    """The shape of what is tried: along dimensions that are not reduced, as many as constants tell apart."""
+def tried_shape(trial: Trial, dims: tuple[int, ...]) -> Shape:
+    """The shape of trial inputs: full in reduced dimensions and where constants differ, else 1."""
     rank = len(trial.shape)
-    held = [(1,) * (rank - array.ndim) + array.shape for array in trial.constants]
-    return tuple(n if d in dims or any(s[d] > 1 for s in held) else 1 for d, n in enumerate(trial.shape))
+    constants = [(1,) * (rank - array.ndim) + array.shape for array in trial.constants]
+    return tuple(n if d in dims or any(s[d] > 1 for s in constants) else 1 for d, n in enumerate(trial.shape))
 
 
 def _is_softmax(trial: Trial, dim: int, shape: Shape) -> bool:
@@ -64,41 +69,48 @@ def _is_softmax(trial: Trial, dim: int, shape: Shape) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of numbers that are tried, and what a norm makes of them."""
+    """Random rows, and the norm of them without parameters.
+
+    Attributes:
+        dims: the reduced dimensions.
+        shape: of the rows.
+        centered: whether the norm subtracts the mean.
+    """
 
     dims: tuple[int, ...]
     shape: Shape
     centered: bool
 
     def drawn(self, seed: int, scale: float) -> Array:
-        """Rows whose mean is not 0, of elements that are not near 0."""
+        """float32 rows whose mean is not 0, with no element near 0."""
         draw = np.random.default_rng(seed)
         signs = np.where(draw.random(self.shape) < 0.7, 1.0, -1.0)
         return np.asarray(signs * draw.uniform(0.5, 1.5, self.shape) * scale, np.float32)
 
     def distances(self, x: Array) -> Array:
-        """From the mean, or from 0."""
+        """Distances from the mean if centered, else from 0, float64."""
         x = x.astype(np.float64)
         return np.asarray(x - x.mean(self.dims, keepdims=True) if self.centered else x)
 
     def normal(self, x: Array, eps: float) -> Array:
-        """Distances by the root of their mean square."""
+        """Distances divided by the root of their mean square plus eps."""
         d = self.distances(x)
         return np.asarray(d / np.sqrt((d**2).mean(self.dims, keepdims=True) + eps))
 
 
-def _halves(trial: Trial, x: Array) -> tuple[Array, Array]:
-    """What changes its sign with x, and what does not."""
-    there, back = (trial(sign * x).astype(np.float64) for sign in (np.float32(1), np.float32(-1)))
-    return (there - back) / 2, (there + back) / 2
+def _odd_and_even(trial: Trial, x: Array) -> tuple[Array, Array]:
+    """The odd and the even part of the nodes' function at x: of a norm, gamma * normal(x) and beta."""
+    plus, minus = (trial(sign * x).astype(np.float64) for sign in (np.float32(1), np.float32(-1)))
+    return (plus - minus) / 2, (plus + minus) / 2
 
 
 def _fitted(trial: Trial, rows: _Rows) -> tuple[float, Array, Array] | None:
-    """(eps, gamma, beta) of the norm that gives what nodes give; the parameters have the shape of the rows."""
+    """(eps, gamma, beta) of the norm that nodes compute, parameters of the rows' shape; None where it is no norm. gamma
+    is a least-squares fit on large rows, where eps makes no difference."""
     products, squares, betas = np.zeros(rows.shape), np.zeros(rows.shape), []
     for seed in range(_DRAWS):
         x = rows.drawn(seed, _LARGE)
-        odd, even = _halves(trial, x)
+        odd, even = _odd_and_even(trial, x)
         normal = rows.normal(x, 0.0)
         products, squares = products + odd * normal, squares + normal**2
         betas.append(even)
@@ -115,11 +127,11 @@ def _fitted(trial: Trial, rows: _Rows) -> tuple[float, Array, Array] | None:
 
 
 def _eps(trial: Trial, rows: _Rows, gamma: Array) -> float:
-    """What is added to mean squares, told by rows that are so small that it makes a difference; 0 where none are."""
+    """The eps of a norm, from rows so small that it reduces the result by more than 30 %; 0 where no rows are."""
     scale = _LARGE
     while scale > _TINY:
         x = rows.drawn(_DRAWS, scale)
-        odd, _ = _halves(trial, x)
+        odd, _ = _odd_and_even(trial, x)
         wanted = gamma * rows.normal(x, 0.0)
         share = (odd * wanted).sum(rows.dims) / (wanted**2).sum(rows.dims)
         if 0 < np.median(share) < 0.7:
@@ -132,8 +144,7 @@ def _eps(trial: Trial, rows: _Rows, gamma: Array) -> float:
 def _as_operator(
     trial: Trial, dims: tuple[int, ...], centered: bool, eps: float, gamma: Array, beta: Array
 ) -> Operator | None:
-    """The norm with these parameters, which have the shape of the rows that were tried; None where there is none whose
-    parameters differ so."""
+    """The norm with these parameters of the rows' shape. None where no operator has parameters that vary so."""
     rank = len(trial.shape)
     if not centered and np.abs(beta).max() > _NEAR * np.abs(gamma).max():
         return None
@@ -144,16 +155,16 @@ def _as_operator(
         means = {name: a.mean((0, *range(2, rank))) for name, a in parameters.items()}
         channels = {name: np.broadcast_to(a, trial.shape[1:2]) for name, a in means.items()}
         return Operator("group_norm", {"groups": 1 if 1 in dims else trial.shape[1], "eps": eps}, channels)
-    if not varies <= set(dims) or not (varies or len(dims) == 1):  # parameters would fix sizes that are free
+    if not varies <= set(dims) or not (varies or len(dims) == 1):  # parameters would fix sizes that may be dynamic
         return None
-    kept = tuple(d for d in range(rank) if d not in dims)
-    order, rowwise = kept + dims, {name: a.mean(kept) for name, a in parameters.items()}
-    there, back = {"dims": order}, {"dims": tuple(order.index(d) for d in range(rank))}
-    moved = None if order == tuple(range(rank)) else (("permute", there), ("permute", back))
+    others = tuple(d for d in range(rank) if d not in dims)
+    order, rowwise = others + dims, {name: a.mean(others) for name, a in parameters.items()}
+    forth, back = {"dims": order}, {"dims": tuple(order.index(d) for d in range(rank))}
+    moved = None if order == tuple(range(rank)) else (("permute", forth), ("permute", back))
     return Operator("layer_norm" if centered else "rms_norm", {"eps": eps}, rowwise, moved)
 
 
 def varying(*arrays: Array) -> set[int]:
-    """The dimensions along which any of some arrays of one shape differ by more than rounding does."""
-    least = 1e-5 * max(np.abs(a).max() for a in arrays)
-    return {d for d in range(arrays[0].ndim) if any(np.ptp(a, axis=d).max() > least for a in arrays)}
+    """The dimensions along which elements of any array differ by more than rounding. All have one shape."""
+    rounding = 1e-5 * max(np.abs(a).max() for a in arrays)
+    return {d for d in range(arrays[0].ndim) if any(np.ptp(a, axis=d).max() > rounding for a in arrays)}

@@ -1,7 +1,6 @@
-"""Slices of a weighted sum: values that moves take its result apart into, as queries, keys and values of one linear.
+"""Slices of a weighted sum, for example queries, keys and values of one linear: `q, k, v = linear(x).chunk(3, -1)`.
 
-Each has values of its own size, and a scale of its own. They are stored as one tensor all the same: see
-passes/scale_slices.py.
+Each slice has a scale of its own, since their ranges differ. All are stored in one tensor: see passes/scale_slices.py.
 """
 
 from __future__ import annotations
@@ -17,47 +16,52 @@ from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 CHANNELS = {"linear": -1, "conv2d": 1}
-"""The dimension of a result along which weight and bias have a row and a number each."""
+"""The dimension of the result that counts output channels, by operator."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A value with some channels of a sum: the first one on the way from the sum that has not all of them."""
+    """Some channels of a weighted sum.
+
+    Attributes:
+        value: name of the first value after the sum that has no more channels than these.
+        channels: their indices, int64 (n,), ascending.
+    """
 
     value: str
     channels: Array
 
 
 def slices_of(rewriter: Rewriter, node: Node) -> list[Slice]:
-    """The slices that the result of a weighted sum is taken apart into, and nothing where anything reads the whole,
-    where slices share channels, or where a cat joins one with something else."""
+    """The slices that the readers of a weighted sum's result take. None of them where a reader takes all channels,
+    where slices overlap, or where a cat reads a slice."""
     graph, shape = rewriter.graph, rewriter.graph.types[node.output].shape
     if node.op not in CHANNELS or len(shape) > 4:
         return []
     channel = np.indices(shape, np.int32, sparse=True)[CHANNELS[node.op]]
     waiting, found = [(node.output, np.broadcast_to(channel, shape))], list[Slice]()
     while waiting:
-        name, places = waiting.pop()
+        name, channel_of = waiting.pop()
         readers = rewriter.readers(name)
         if name in graph.outputs or not readers or not all(_moves(rewriter, reader) for reader in readers):
             return []
         for reader in readers:
-            moved = np.asarray(OPS[reader.op].reference(graph.call(reader), [places]))
-            channels = _met(moved, shape[CHANNELS[node.op]])
+            moved = np.asarray(OPS[reader.op].reference(graph.call(reader), [channel_of]))
+            channels = _present(moved, shape[CHANNELS[node.op]])
             if len(channels) == shape[CHANNELS[node.op]]:
                 waiting.append((reader.output, moved))
             else:
                 found.append(Slice(reader.output, channels))
-    taken = np.concatenate([part.channels for part in found]) if found else np.zeros(0)
-    apart = len(found) > 1 and len(np.unique(taken)) == len(taken)
-    return found if apart and not any(_is_joined(rewriter, part.value) for part in found) else []
+    channels = np.concatenate([s.channels for s in found]) if found else np.zeros(0)
+    disjoint = len(found) > 1 and len(np.unique(channels)) == len(channels)
+    return found if disjoint and not any(_is_concatenated(rewriter, s.value) for s in found) else []
 
 
-def _met(places: Array, count: int) -> Array:
-    """Which of so many channels are met, in order."""
-    met = np.zeros(count, bool)
-    met[places] = True
-    return np.flatnonzero(met)
+def _present(channel_of: Array, count: int) -> Array:
+    """The channels, of `count`, that occur in an array of channel indices, ascending."""
+    present = np.zeros(count, bool)
+    present[channel_of] = True
+    return np.flatnonzero(present)
 
 
 def _moves(rewriter: Rewriter, node: Node) -> bool:
@@ -65,9 +69,9 @@ def _moves(rewriter: Rewriter, node: Node) -> bool:
     return is_move(node) and kind == Moves() and node.output not in rewriter.graph.in_float
 
 
-def _is_joined(rewriter: Rewriter, name: str) -> bool:
+def _is_concatenated(rewriter: Rewriter, name: str) -> bool:
     """Whether a cat reads a value, moved or not."""
     for reader in rewriter.readers(name):
-        if isinstance(kind_of(reader), Moves) and (len(reader.inputs) > 1 or _is_joined(rewriter, reader.output)):
+        if isinstance(kind_of(reader), Moves) and (len(reader.inputs) > 1 or _is_concatenated(rewriter, reader.output)):
             return True
     return False

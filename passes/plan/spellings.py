@@ -1,8 +1,7 @@
-"""Operators that programs write as several, such as `x * sigmoid(x)` or a norm by pow, mean and rsqrt, in any spelling.
+"""Replaces operators that programs write as several, such as `x * sigmoid(x)`, or a norm by pow, mean and rsqrt.
 
-Nodes that compute one value from another one are tried on numbers: where they give what an operator gives, that
-operator takes their place. This comes before values are rounded: where nothing within is quantized it is one region,
-one table, one kernel.
+Nodes that compute one value from another one are run on chosen numbers. If an operator gives the same results, it
+replaces the nodes, whatever their spelling. This comes before values are rounded, so that none within is.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ FUNCTIONS: tuple[tuple[str, Attrs], ...] = (
     ("mish", {}),
     ("softsign", {}),
 )
-"""Functions that are written as several: names of `kernels/elementwise/functions.py` with their attributes."""
+"""Functions that are looked for: names of `kernels/elementwise/functions.py` with their attributes."""
 
 _NEAR = 1e-5
-"""How far apart, absolutely and relative to it, two spellings of a function may be: some write constants with 6
-digits."""
+"""Absolute and relative tolerance between two spellings: some programs write constants with 6 digits."""
 
 _SIZES = np.concatenate([np.arange(1, 200) / 16.0, 10.0 ** np.arange(-3, 31)])
 _NUMBERS = np.concatenate([-_SIZES[::-1], _SIZES]).astype(np.float32)
@@ -45,60 +43,66 @@ _NUMBERS = np.concatenate([-_SIZES[::-1], _SIZES]).astype(np.float32)
 
 @dataclass(frozen=True)
 class Combined:
-    """An operator in place of several.
+    """An operator that replaced several nodes.
 
     Attributes:
-        made: the operator, with moves before and after it where it would not read rows otherwise.
-        written: the nodes that they stand for.
+        made: the operator, with a permute or view before and after it where it works on rows.
+        replaced: the nodes.
     """
 
     made: tuple[Node, ...]
-    written: tuple[Node, ...]
+    replaced: tuple[Node, ...]
 
 
 def combine(graph: Graph) -> None:
-    """Puts operators in place of what they are written as."""
+    """Replaces nodes by operators that compute the same."""
     combined(graph)
 
 
 def combined(graph: Graph, channels: bool = False) -> list[Combined]:
-    """The same; says what was put in place of what. `channels` makes factors and terms of channels batch norms, which
-    only pays where they are rounded."""
+    """Replaces nodes by operators that compute the same; returns what was replaced.
+
+    `channels` makes factors and terms of channels batch norms, which only pays where these are rounded.
+    """
     rewriter, found = Rewriter(graph), list[Combined]()
-    places = {node.output: place for place, node in enumerate(graph.nodes)}
+    positions = {node.output: position for position, node in enumerate(graph.nodes)}
     for node in rewriter.backwards():
-        if (rotary := rotary_of(rewriter, places, node)) is not None:
-            found.append(Combined((rewriter.replace(node, replace(rotary.made, source=node.source)),), rotary.nodes))
+        if (rotary := rotary_of(rewriter, positions, node)) is not None:
+            made = rewriter.replace(node, replace(rotary.operator, source=node.source))
+            found.append(Combined((made,), rotary.nodes))
             continue
-        for trial in reversed(list(trials(rewriter, places, node))):
-            if made := _place(rewriter, trial, channels):
-                found.append(Combined(made, trial.nodes))
+        for trial in reversed(list(trials(rewriter, positions, node))):  # the longest first
+            if operator := _operator_of(trial, channels):
+                found.append(Combined(operator.substitute(rewriter, trial), trial.nodes))
                 break
     rewriter.commit()
     return found
 
 
-def _place(rewriter: Rewriter, trial: Trial, channels: bool) -> tuple[Node, ...]:
-    """Puts an operator in place of a trial's nodes; returns the new ones, none where there is no such operator."""
+def _operator_of(trial: Trial, channels: bool) -> Operator | None:
+    """The operator that nodes compute; None where there is none."""
     dims, found = trial.reduced(), None
     if trial.computes and dims is not None:
         found = row_operator(trial, dims) if dims else function_of(trial)
-    # What is subtracted from an input, or divides it, is no value of its own.
+    # Also of a single node that reads an input, as `input / std`: its constant is then no value that must be quantized.
     if channels and found is None and dims == () and (trial.computes or trial.source in trial.graph.inputs):
         found = channels_of(trial)
-    return () if found is None else found.place(rewriter, trial)
+    return found
 
 
 def function_of(trial: Trial) -> Operator | None:
-    """The elementwise function that nodes compute. Where they overflow, as log(1 + exp(x)) does, it may be anything."""
+    """The elementwise function that nodes compute; None where there is none.
+
+    Only finite results are compared: `log(1 + exp(x))` overflows where softplus does not.
+    """
     if any(array.size != 1 for array in trial.constants):
         return None
-    given = trial(_NUMBERS).ravel().astype(np.float64)
-    finite = np.isfinite(given)
+    found = trial(_NUMBERS).ravel().astype(np.float64)
+    finite = np.isfinite(found)
     for op, attrs in FUNCTIONS:
         kind = OPS[op].int8
         assert isinstance(kind, Elementwise)
-        wanted = kind.function(_NUMBERS.astype(np.float64), attrs)
-        if np.allclose(given[finite], wanted[finite], _NEAR, _NEAR) and finite[np.abs(_NUMBERS) < 80].all():
+        expected = kind.function(_NUMBERS.astype(np.float64), attrs)
+        if np.allclose(found[finite], expected[finite], _NEAR, _NEAR) and finite[np.abs(_NUMBERS) < 80].all():
             return Operator(op, attrs)
     return None

@@ -1,4 +1,4 @@
-"""How values are stored: what the plan says, and the quantizer does."""
+"""The plan's vocabulary: how each value is stored. The quantizer carries it out."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from dataclasses import dataclass, field
 from q8ta_wgpu.ir.graph import QParams
 
 INT8, SLICE, WHOLE, INT16 = "int8", "int8 with zero point 0", "int8 of whole numbers", "int16"
-"""How a value is stored: at a scale of its own, in one tensor with other slices, as whole numbers that stay what they
-are where int8 holds them, as part of a residual stream."""
+"""How a value is stored: INT8 at a scale of its own; SLICE at a scale of its own, in one tensor with other slices;
+WHOLE at scale 1, where int8 holds the numbers exactly; INT16 for residual streams and other sensitive values."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A value is stored as the one that a call reads first."""
+    """A value has the quantization of the first operand of a call.
+
+    Attributes:
+        call: name of the call.
+    """
 
     call: str
 
 
 Storage = str | QParams | Shared
-"""INT8, SLICE, WHOLE, INT16, a scale and zero point that suit any data, or shared with another value."""
+"""INT8, SLICE, WHOLE, INT16; a fixed scale and zero point, as of softmax; or that of another value."""
 
 
 @dataclass
 class Rounding:
-    """How values are stored.
+    """The plan: how values are stored.
 
     Attributes:
-        reads: storage of the values that a call of the user's program reads, by call and value.
-        gives: storage of values where they are computed.
-        in_float: calls that stay in float because all that reads them does.
-        attention: calls that are one operator: the first product, the softmax and the second product.
+        reads: storage of operands, by call of the user's program and name of the value.
+        gives: storage of results, by name of the value.
+        in_float: calls that stay in float32 because all their readers do.
+        attention: calls that become one operator: the first product, the softmax and the second product.
     """
 
     reads: dict[tuple[str, str], Storage] = field(default_factory=dict)

@@ -1,5 +1,4 @@
-"""Nodes that compute one value from another one, as a function that can be tried on numbers; operators in their
-place."""
+"""Nodes that compute one value from another one, as a function to call on numbers, and the operator to replace them."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ _REDUCTIONS = ("mean", "sum", "amax")
 _NORMS = ("layer_norm", "rms_norm")
 _SPREADS = ("view", "expand")
 _MOST = 32
-"""Nodes that an operator is written as."""
+"""Limit of nodes that are tried as one operator."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Nodes that compute one value from another one and constants, each read by the others alone but for the last.
+    """Nodes that compute one value from another one and constants. Only the last result is read by other nodes.
 
     Attributes:
-        graph: that they are part of.
-        source: the value that they compute from.
-        nodes: in execution order.
+        graph: the graph of the nodes.
+        source: name of the value that they compute from.
+        nodes: the nodes, in execution order.
     """
 
     graph: Graph
@@ -38,12 +37,12 @@ class Trial:
 
     @property
     def shape(self) -> Shape:
-        """The shape of the value that they compute from."""
+        """The shape of the source."""
         return self.graph.types[self.source].shape
 
     @property
     def constants(self) -> Iterator[Array]:
-        """The constants that they read."""
+        """The constants that the nodes read."""
         return iter(self._constants.values())
 
     @property
@@ -53,22 +52,22 @@ class Trial:
 
     @property
     def computes(self) -> bool:
-        """Whether several of them compute anything."""
+        """Whether at least two nodes do more than view or expand."""
         return sum(node.op not in _SPREADS for node in self.nodes) > 1
 
     def reduced(self) -> tuple[int, ...] | None:
-        """The dimensions that the nodes reduce; none where they work element by element. None where they reduce several
-        sets of dimensions, or read what they reduced as anything but one number for each row."""
+        """The dimensions that the nodes reduce; () where they work element by element. None where they reduce several
+        sets of dimensions, or use a reduced value as anything but one number per row."""
         found = {self._dims(node) for node in self.nodes if node.op in (*_REDUCTIONS, *_NORMS)}
         if len(found) > 1:
             return None
         dims = next(iter(found), ())
-        left = tuple(extent for d, extent in enumerate(self.shape) if d not in dims)
-        kept = tuple(1 if d in dims else extent for d, extent in enumerate(self.shape))
+        without_dims = tuple(extent for d, extent in enumerate(self.shape) if d not in dims)
+        keepdim = tuple(1 if d in dims else extent for d, extent in enumerate(self.shape))
         for node in self.nodes:
-            if self.graph.types[node.output].shape not in (self.shape, kept, left):
+            if self.graph.types[node.output].shape not in (self.shape, keepdim, without_dims):
                 return None
-            read = [name for name in node.inputs if self.graph.types[name].shape == left != kept]
+            read = [name for name in node.inputs if self.graph.types[name].shape == without_dims != keepdim]
             others = (name for name in node.inputs if name not in read)
             if read and any(self.graph.types[name].numel > 1 for name in others):
                 return None
@@ -81,8 +80,8 @@ class Trial:
         return tuple(range(rank - len(self.graph.types[node.inputs[1]].shape), rank))
 
     def __call__(self, x: Array) -> Array:
-        """What they give for a value, float32 of the value's rank; it may have fewer elements where it is not reduced
-        and constants do not differ."""
+        """The last node's result for a source x, float32 of the source's rank. x may have extent 1 in dimensions that
+        are not reduced and along which no constant differs."""
         values = {**self._constants, self.source: np.asarray(x, np.float32)}
         with np.errstate(all="ignore"):
             for node in self.nodes:
@@ -100,12 +99,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Operator:
-    """What several nodes compute.
+    """An operator that computes what several nodes do.
 
     Attributes:
         op, attrs: operator and attributes.
         parameters: its constant operands, by name.
-        moved: moves before and after it, operators with their attributes, where it would not read rows otherwise.
+        moved: (op, attrs) of moves before and after it, where its rows or channels are in other dimensions; or None.
     """
 
     op: str
@@ -113,33 +112,33 @@ class Operator:
     parameters: Mapping[str, Array] = field(default_factory=dict)
     moved: tuple[tuple[str, Attrs], tuple[str, Attrs]] | None = None
 
-    def place(self, rewriter: Rewriter, trial: Trial) -> tuple[Node, ...]:
-        """Puts the operator in place of a trial's nodes; returns the new ones."""
+    def substitute(self, rewriter: Rewriter, trial: Trial) -> tuple[Node, ...]:
+        """Replaces a trial's nodes by the operator; returns the new nodes."""
         graph, end, source = rewriter.graph, trial.nodes[-1], trial.source
         named = self.parameters.items()
         parameters = tuple(graph.add_constant(f"{end.output}.{name}", a.astype(np.float32)) for name, a in named)
         if self.moved is None:
             return (rewriter.replace(end, Node(self.op, (source, *parameters), end.output, self.attrs, end.source)),)
-        (before, there), (after, back) = self.moved
-        x = _inserted(rewriter, end, before, (source,), there)
+        (before, forth), (after, back) = self.moved
+        x = _inserted(rewriter, end, before, (source,), forth)
         y = _inserted(rewriter, end, self.op, (x.output, *parameters), self.attrs)
         return x, y, rewriter.replace(end, Node(after, (y.output,), end.output, back, end.source))
 
 
 def _inserted(rewriter: Rewriter, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> Node:
     to = infer(rewriter.graph, Node(op, inputs, "", attrs))
-    made = rewriter.producer(rewriter.insert(before, op, inputs, attrs, to, f"{before.output}.{op}"))
-    assert made is not None
-    return made
+    node = rewriter.producer(rewriter.insert(before, op, inputs, attrs, to, f"{before.output}.{op}"))
+    assert node is not None
+    return node
 
 
-def trials(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> Iterator[Trial]:
-    """Every Trial that ends with a node, the shortest first."""
+def trials(rewriter: Rewriter, positions: Mapping[str, int], end: Node) -> Iterator[Trial]:
+    """Every Trial that ends with a node, the shortest first. `positions` is the index of each node, by its output."""
     graph, nodes, waiting = rewriter.graph, dict[str, Node](), {end.output}
     while len(nodes) < _MOST:
-        name = max(waiting, key=lambda name: places.get(name, -1))
+        name = max(waiting, key=lambda name: positions.get(name, -1))
         node = rewriter.producer(name)
-        if node is None or not _may_join(graph, node) or name in graph.in_float:
+        if node is None or not _can_be_tried(graph, node) or name in graph.in_float:
             return
         if nodes and (name in graph.outputs or any(reader.output not in nodes for reader in rewriter.readers(name))):
             return
@@ -151,8 +150,8 @@ def trials(rewriter: Rewriter, places: Mapping[str, int], end: Node) -> Iterator
             return
 
 
-def _may_join(graph: Graph, node: Node) -> bool:
-    """Whether a node works element by element, reduces, or gives each row's number a shape."""
+def _can_be_tried(graph: Graph, node: Node) -> bool:
+    """Whether a node of floats works element by element, reduces, or views or expands."""
     kind = OPS[node.op].int8
     pointwise = isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and len(node.inputs) == 2)
     floats = all(graph.types[name].dtype == FLOAT32 for name in (node.output, *node.inputs[:2]))

@@ -1,9 +1,10 @@
-"""What is stored in 16 bits, or not rounded at all, for what reads it, whatever calibration meets.
+"""Finds values that need more than 8 bits because of the operators that read them, whatever calibration finds.
 
-An input that norms read keeps what is left when its mean is taken out, which may be less than a step of 8 bits: a batch
-norm reads it in float32, norms of rows in 16 bits. Functions and products that only sums and averages read are stored
-in 16 bits: of squares, most are less than a step of 8 bits where the largest sets it, though all of them count. So are
-such averages, and functions of them, that other values are divided or multiplied by: there is one for many.
+* Inputs of the network that norms read. A norm subtracts the mean, and what is left may be less than a step of 8 bits.
+  A batch norm reads the input in float32, norms of rows (layer_norm) read it in 16 bits.
+* Functions and products that only sums and averages read, as in `x.pow(2).mean()`: 16 bits. The largest square sets the
+  step, most squares are below it, but all of them count.
+* These averages, and functions of them: 16 bits. Many values are divided or multiplied by one average.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Widths:
 
     Args:
         regions: of the graph.
-        gives: the storage of values before the one that is asked for.
+        gives: storage of the values that are planned so far; the planner goes on filling it.
 
     Attributes:
-        inputs: of the network, that are stored in 16 bits.
+        inputs: inputs of the network that are stored in 16 bits.
     """
 
     def __init__(self, regions: Regions, gives: Mapping[str, Storage]) -> None:
@@ -33,20 +34,20 @@ class Widths:
         self.inputs = {name for name in self._floats if self._only_read_by(name, self._is_norm_of_rows)}
 
     def takes_input(self, node: Node) -> bool:
-        """Whether a node reads a float input of the network, moved or not, and rounds it itself."""
+        """Whether a node reads a float32 input of the network, moved or not, in float32."""
         kind, name = kind_of(node), node.inputs[0]
-        while (made := self.regions.rewriter.producer(name)) is not None and is_move(made):
-            name = made.inputs[0]
+        while (producer := self.regions.rewriter.producer(name)) is not None and is_move(producer):
+            name = producer.inputs[0]
         return (
             kind is not None and kind.reads_float32 and node.output not in self.graph.in_float and name in self._floats
         )
 
     def moves_input(self, name: str) -> bool:
-        """Whether all that reads what a move gives takes an input that it moves."""
+        """Whether all readers of a move's result read a float32 input through it."""
         return self._only_read_by(name, self.takes_input)
 
     def needs_16(self, region: Region) -> bool:
-        """Whether the result of a region is such a function or product, such an average, or a function of one."""
+        """Whether a region's result is a function or product that is averaged, such an average, or a function of it."""
         first, end = region.first, self.regions.result(region.end)
         if not all(kind is not None and kind.gives_int16 for kind in map(kind_of, region.nodes)):
             return False
@@ -54,13 +55,13 @@ class Widths:
         computes = (isinstance(kind, Elementwise) and kind.clamp is None) or first.op in ("mul", "div")
         if computes and self._only_read_by(end, _averages):
             return True
-        follows = _averages(first) or isinstance(kind, Elementwise)
-        return follows and self.gives.get(source) == INT16 and self._only_read_by(end, _computes)
+        is_average = _averages(first) or isinstance(kind, Elementwise)
+        return is_average and self.gives.get(source) == INT16 and self._only_read_by(end, _computes)
 
-    def _only_read_by(self, name: str, takes: Callable[[Node], bool]) -> bool:
-        """Whether all that reads a value, moved or not, are nodes of a kind."""
+    def _only_read_by(self, name: str, matches: Callable[[Node], bool]) -> bool:
+        """Whether all readers of a value, moved or not, match."""
         readers = self.regions.rewriter.readers(name)
-        read = all(self._only_read_by(r.output, takes) if is_move(r) else takes(r) for r in readers)
+        read = all(self._only_read_by(r.output, matches) if is_move(r) else matches(r) for r in readers)
         return bool(readers) and name not in self.graph.outputs and read
 
     def _is_norm_of_rows(self, node: Node) -> bool:
@@ -70,12 +71,12 @@ class Widths:
 
 
 def _averages(node: Node) -> bool:
-    """Whether a node sums up elements, and takes 16 bits of each."""
+    """Whether a node is a sum or an average of elements that it reads in 16 bits."""
     kind = kind_of(node)
     return isinstance(kind, Arithmetic) and len(node.inputs) == 1 and kind.reads_int16
 
 
 def _computes(node: Node) -> bool:
-    """Whether a node works element by element on 16 bits, or averages."""
+    """Whether a node is an elementwise function or arithmetic that reads 16 bits."""
     kind = kind_of(node)
     return isinstance(kind, Elementwise | Arithmetic) and kind.reads_int16

@@ -1,4 +1,4 @@
-"""A checked graph with its weights, on its own: verified, saved and loaded, reported on, run by the numpy reference.
+"""Models: verified graphs with weights, to be saved, loaded, reported on, resized, and run by the numpy reference.
 
 Comes in: a graph. Goes out: a Model, a .q8ta file. May use: kernels (the operator table), ir.
 """

@@ -1,4 +1,8 @@
-"""One graph for inputs of several sizes: of the graphs that a program becomes at some of them, and in a model file."""
+"""Graphs for inputs of any size in a range: how one is made from graphs at some sizes, and stored in a model file.
+
+A point gives each symbol of the sizes a value, for example `{"height": 224}`. Attributes that depend on sizes are
+formulas in the symbols (`ir.size.Size`).
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,16 @@ from q8ta_wgpu.model.verify import MAX_ELEMENTS
 def joined(
     graphs: Sequence[Graph], points: Sequence[Point], dynamic: Dynamic, largest: Callable[[], Graph] | None = None
 ) -> Graph:
-    """The first graph, which knows what its numbers and tables are at any other point.
+    """The first graph, with formulas instead of numbers that depend on sizes, and with tables that are read in part.
 
     Args:
-        graphs: of one program, at each of the points.
-        points: the values of the symbols. No size is larger than at the first.
-        dynamic: symbols and sizes of the inputs.
-        largest: makes the graph at the largest sizes, which is read where an attribute is a bound that they set. None
-            where sizes have no largest.
+        graphs: the graphs of one program at each of the points.
+        points: values of the symbols. No size is larger than at the first point.
+        dynamic: symbols, and sizes of the inputs.
+        largest: makes the graph at the largest sizes. It is used for attributes that are bounds, such as the largest
+            index. None if sizes have no upper limit.
 
-    Raises GraphError where they differ in more than whole numbers of attributes, and in how much of a table is read.
+    Raises GraphError if the graphs differ in anything but integers in attributes and the part of a table that is read.
     """
     first = graphs[0].copy()
     names: list[dict[str, str]] = [dict(zip(first.inputs, graph.inputs, strict=True)) for graph in graphs]
@@ -58,12 +62,12 @@ def joined(
                 most = most or (largest() if largest else None)
                 if most is None or len(most.nodes) != len(first.nodes) or most.nodes[index].op != node.op:
                     raise GraphError(
-                        f"{node.output}{node.origin}: {key} holds up to {_said(points[0])} alone. Let the example have "
-                        "the largest sizes, and say so by Dim(max=...)"
+                        f"{node.output}{node.origin}: {key} is only valid up to {_said(points[0])}. Give an example of "
+                        "the largest sizes, and state them by Dim(max=...)"
                     )
                 attrs[key] = most.nodes[index].attrs[key]
         first.nodes[index] = replace(node, attrs=attrs)
-    first.fixed = {place: found for place, found in first.fixed.items() if place not in dynamic.inputs}
+    first.fixed = {key: found for key, found in first.fixed.items() if key not in dynamic.inputs}
     first.dynamic = Dynamic(dynamic.symbols, dynamic.inputs, tables)
     return first
 
@@ -73,33 +77,34 @@ def _said(point: Point) -> str:
 
 
 def _attribute(values: Sequence[Any], points: Sequence[Point]) -> Any:
-    """An attribute that has these values at these points; None where there is no formula for it."""
+    """An attribute that has these values at these points, if need be as a formula; None if there is none."""
     first = values[0]
     if all(value == first and type(value) is type(first) for value in values):
         return first
     if all(isinstance(v, (int, float)) and not isinstance(v, bool) and float(v).is_integer() for v in values):
         return fitted(points, [int(v) for v in values])
     if all(isinstance(v, (tuple, list)) and len(v) == len(first) for v in values):
-        parts = [_attribute(part, points) for part in zip(*values, strict=True)]
-        return None if None in parts else tuple(parts)
+        elements = [_attribute(element, points) for element in zip(*values, strict=True)]
+        return None if None in elements else tuple(elements)
     return None
 
 
 def _shape(where: str, arrays: Sequence[Array], points: Sequence[Point]) -> tuple[int, ...] | None:
-    """The shape of a constant of which a part is read; None of one that is always the same. Raises GraphError."""
+    """The shape, as formulas, of the leading part of a table that is read at each point; None of a constant that is
+    always the same. Raises GraphError for other constants."""
     first = arrays[0]
     if all(array.shape == first.shape and np.array_equal(array, first, equal_nan=True) for array in arrays):
         return None
     found = [fitted(points, extents) for extents in zip(*(array.shape for array in arrays), strict=True)]
     for array, point in zip(arrays, points, strict=True):
-        part = leading_slice(first, array.shape) if first.ndim == array.ndim else first
-        if None in found or part.shape != array.shape or not np.array_equal(part, array, equal_nan=True):
+        slice_ = leading_slice(first, array.shape) if first.ndim == array.ndim else first
+        if None in found or slice_.shape != array.shape or not np.array_equal(slice_, array, equal_nan=True):
             raise GraphError(f"{where} computes with other numbers with {_said(point)}")
     return tuple(size for size in found if size is not None)
 
 
 def at(graph: Graph, point: Point) -> Graph:
-    """A copy of a graph with the numbers and tables that it has at a point. Shapes stay; `resized` finds them."""
+    """A copy of a graph with the attributes and tables that it has at a point. `resized` then computes the shapes."""
     found = graph.copy()
     found.nodes = [
         replace(node, attrs={key: at_point(value, point) for key, value in node.attrs.items()}) for node in graph.nodes
@@ -111,14 +116,14 @@ def at(graph: Graph, point: Point) -> Graph:
 
 
 _MOST = 1 << 24
-"""Elements that a table of one number may grow to when a file is read."""
+"""Limit of elements to which a small table may grow when a file is read."""
 
 MAX_TERMS = 16
-"""Most terms of a size, and most symbols of a graph."""
+"""Limit of terms in a size, and of symbols in a graph."""
 
 
 def plain_dynamic(dynamic: Dynamic) -> dict[str, Any]:
-    """What follows from sizes of inputs, as an entry of a model file; none of a graph whose inputs have one size."""
+    """The entry "dynamic" of a model file, in a dict; empty for a graph with inputs of one size."""
     if not dynamic:
         return {}
     symbols = [{"symbol": name, "low": low, "high": high} for name, (low, high) in dynamic.symbols.items()]
@@ -128,14 +133,14 @@ def plain_dynamic(dynamic: Dynamic) -> dict[str, Any]:
 
 
 def plain_size(value: Any) -> Any:
-    """A number, a size, or a list of them, as JSON holds it."""
+    """A number, a size, or a list of them, as JSON."""
     if isinstance(value, (tuple, list)):
         return [plain_size(part) for part in value]
     return {"size": value.plain} if isinstance(value, Size) else value
 
 
 def read_size(value: Any, where: str, point: Point) -> Any:
-    """An attribute that JSON held. Raises GraphError for what is no size."""
+    """An attribute from JSON, a number or a size. Raises GraphError for anything else."""
     if not isinstance(value, dict):
         return value
     known(value, ("size",), where)
@@ -153,8 +158,8 @@ def _size(terms: list[Any], where: str, point: Point) -> Size:
 
 
 def read_dynamic(data: Any, graph: Graph) -> Point:
-    """Gives a graph of which inputs, types and whole constants are known what follows from sizes; returns the values of
-    their symbols. Raises GraphError."""
+    """Reads the entry "dynamic" of a model file into a graph, whose inputs, types and full constants are known. Returns
+    the values of the symbols at the graph's own sizes. Raises GraphError."""
     where = "dynamic"
     known(data, ("symbols", "sizes", "tables"), where)
     ranges: dict[str, tuple[int, int]] = {}
@@ -173,7 +178,7 @@ def read_dynamic(data: Any, graph: Graph) -> Point:
         raise GraphError(point)
     if missing := ranges.keys() - point.keys():
         raise GraphError(f"no size of an input is {min(missing)}")
-    dynamic.inputs = {place: size.at(point) for place, size in inputs.items()}
+    dynamic.inputs = {key: size.at(point) for key, size in inputs.items()}
     for entry in get(data, "tables", list, where):
         known(entry, ("name", "shape"), "a table")
         name, shape = name_of(get(entry, "name", str, "a table")), get(entry, "shape", list, "a table")

@@ -1,6 +1,6 @@
-"""A graph and the structure of its outputs as the JSON text of a .q8ta file, and back.
+"""Encodes a graph and the structure of its outputs as the JSON text of a .q8ta file, and decodes it.
 
-Reading trusts nothing: it checks every key, name, size and type, and verifies the graph as runnable.
+A file may be hostile: decoding checks every key, name, size and type, and verifies the graph as runnable.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
 VERSION = 11
-"""Format version, raised with every change of what a file holds. Files of other versions are refused."""
+"""Format version, raised with every change of the format. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
-"""Most entries of all lists and objects together: three characters of text can become an object of seventy bytes."""
+"""Limit of entries in all lists and objects together: three characters of text can become an object of 70 bytes."""
 
 _UINT8X4, _BOOLX4 = "uint8x4", "boolx4"
-"""In a file, the dtypes of inputs that are given as uint8 and as bools: int8x4 like any other once they are stored."""
+"""Dtypes in a file of inputs that are passed as uint8 or bools. In the graph they are int8x4."""
 
 
 def encode(graph: Graph, structure: Structure) -> str:
-    """The JSON text, the same for equal graphs. Raises ValueError or TypeError for what JSON cannot hold."""
+    """The JSON text, the same for equal graphs. Raises ValueError or TypeError for values that JSON cannot express."""
     return json.dumps(_document(graph, structure), separators=(",", ":"), allow_nan=False)
 
 
 def decode(text: str, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    """The graph with these constants, and the structure of its outputs. Raises GraphError where either is not valid.
-
-    Text that is no JSON raises ValueError or RecursionError.
-    """
+    """The graph with these constants, and the structure of its outputs. Raises GraphError if either is not valid, and
+    ValueError or RecursionError if the text is not JSON."""
     return _read(_parse(text), constants)
 
 
 def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
     def encode_type(name: str, t: TensorType) -> dict[str, Any]:
-        given = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
-        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": given}
+        dtype = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
+        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": dtype}
         if name in graph.bounds:
             plain["bounds"] = list(graph.bounds[name])
         return plain if t.q is None else {**plain, "scale": t.q.scale, "zero": t.q.zero}
@@ -76,7 +74,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON holds it."""
+    """An attribute as JSON."""
     return value.plain() if isinstance(value, Epilogue) else plain_size(value)
 
 
@@ -94,9 +92,9 @@ def _parse(text: str) -> Any:
             members[key] = value
         return members
 
-    parts = sum(map(text.count, "[{,"))
-    if parts > MAX_PARTS:
-        raise GraphError(f"its JSON has about {parts} entries, more than {MAX_PARTS}")
+    entries = sum(map(text.count, "[{,"))
+    if entries > MAX_PARTS:
+        raise GraphError(f"its JSON has about {entries} entries, more than {MAX_PARTS}")
     return json.loads(text, parse_constant=no_number, object_pairs_hook=unique)
 
 

@@ -1,4 +1,4 @@
-"""The entries of a model file's JSON, each checked when it is read."""
+"""Reads entries of a model file's JSON, and checks each of them. All functions raise GraphError."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _CONTAINER_KEY = "__metadata__"  # safetensors' own entry: no tensor may have th
 
 
 def known(data: Any, keys: tuple[str, ...], where: str) -> None:
-    """Raises for keys that no reader would look at."""
+    """Raises for keys that are not among the expected ones."""
     if isinstance(data, dict) and (unknown := data.keys() - keys):
         raise GraphError(f"{where} has a key that is not known: {ascii(min(unknown))[:MAX_NAME]}")
 
 
 def get(data: Any, key: str, kind: type, where: str) -> Any:
-    """The entry of an object, of a type."""
+    """The entry of an object, which must have a type."""
     if not isinstance(data, dict):
         raise GraphError(f"{where} must be an object, found {type(data).__name__}")
     if key not in data:

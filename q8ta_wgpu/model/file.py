@@ -1,9 +1,9 @@
 """The .q8ta file: a safetensors container with constants as tensors and the graph as JSON in its metadata.
 
-A file holds no pickle and no shader text. It is data, checked against the operator table before anything is allocated
-on a device. The metadata has one entry, `q8ta`: the JSON. Its first field, `sha256`, covers the rest of it and all
-tensors; its second is the format version. Both are checked before the JSON is parsed. The same model always gives the
-same bytes.
+A file contains no pickle and no shader text, only data, which is checked against the operator table before anything is
+allocated on a device. The metadata has one entry, `q8ta`: the JSON. Its first field is `sha256`, the checksum of the
+rest and of all tensors. Its second is the format version. Both are checked before the JSON is parsed. The same model
+always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from q8ta_wgpu.writing import replace
 
 MAX_TENSORS = 1 << 16
 MAX_TEXT = 1 << 25
-"""Most characters of the JSON: a hundred times those of a large network."""
+"""Limit of characters of the JSON: a hundred times those of a large network."""
 
 MAX_MESSAGE = 600
 
@@ -35,10 +35,10 @@ _HEAD = re.compile(r'\{"sha256":"([0-9a-f]{64})",("version":([0-9]{1,40}),)')
 
 
 def save(graph: Graph, structure: Structure, path: Path) -> None:
-    """Writes a model to `path`, as `q8ta_wgpu.writing` does.
+    """Writes a model to `path`.
 
     Raises ModelFileError if the model could not be loaded again, `path` is something else than a regular file, or the
-    file cannot be written; a file that was there before is then unharmed.
+    file cannot be written. A file that was there before is then unchanged (`q8ta_wgpu.writing`).
     """
     whole = {name: table.whole for name, table in graph.dynamic.tables.items() if name in graph.constants}
     constants = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in {**graph.constants, **whole}.items()}
@@ -80,7 +80,7 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
 
 
 def _container(path: Path) -> tuple[str, dict[str, Array]]:
-    """The JSON text and the constants of a file. Raises ModelFileError where it is no .q8ta file, or too large."""
+    """The JSON text and the constants of a file. Raises ModelFileError if it is no .q8ta file, or too large."""
     try:
         if not path.is_file():
             raise ModelFileError(f"{path} is not a file: model.save(path) writes one")

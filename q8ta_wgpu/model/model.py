@@ -21,10 +21,10 @@ class Input(TensorType):
     """The type of a model's input.
 
     Attributes:
-        array_dtype: the dtype of the arrays that a call takes, as numpy names it: float32, int32, uint8, bool, int8,
-            int16. The graph stores uint8 as int8x4 that is 128 less, and bools as int8x4 of 0 and 1. An int32 input
-            takes integers of any dtype.
-        bounds: of an int32 input, the smallest and the largest number that it takes.
+        array_dtype: numpy's name of the dtype of arrays to pass: float32, int32, uint8, bool, int8, int16. The graph
+            stores uint8 as int8x4 with 128 subtracted, and bools as int8x4 of 0 and 1. An int32 input takes integers of
+            any dtype.
+        bounds: for an int32 input, the smallest and the largest number that it takes.
     """
 
     array_dtype: str = "float32"
@@ -63,7 +63,7 @@ class Model:
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """The type of every input by name, in order: shape, dtype, and `array_dtype`, that of arrays to pass."""
+        """The type of each input by name, in order: its shape, its dtype in the graph, and that of arrays to pass."""
         types = ((name, self.graph.types[name]) for name in self.graph.arguments)
         return {
             name: Input(t.shape, t.dtype, t.q, str(self.graph.array_dtype(name)), self.graph.bounds.get(name))
@@ -72,11 +72,11 @@ class Model:
 
     @property
     def outputs(self) -> list[TensorType]:
-        """The type of every output in order. `q` has the scale and zero point of an int8 or int16 output."""
+        """The type of each output, in order. `q` has the scale and zero point of an int8 or int16 output."""
         return [self.graph.types[name] for name in self.graph.results]
 
     def report(self) -> Report:
-        """Counts what runs in int8 and in float32, with reasons; print it."""
+        """Counts of operators in int8 and in float32, with reasons, to print."""
         return Report.of(self.graph)
 
     def save(self, path: str | Path) -> None:
@@ -90,7 +90,7 @@ class Model:
             >>> exported = q8.quantize(module, example_inputs, calibration=batches, dynamic_batch=True)
             >>> four = q8.compile(exported).rebatch(4)
 
-        Raises InputError where the export fixed the batch, or as `reshape` does.
+        Raises InputError if the export fixed the batch, or as `reshape` does.
         """
         batched = self.graph.batched
         if not batched:
@@ -111,12 +111,12 @@ class Model:
             shapes: one shape for each input, in order.
 
         Returns:
-            A new Model. Shapes follow from the inputs, and so do attributes that are sizes. A slice over a whole
-            dimension stays one. A number that may have been counted from a size is refused.
+            A new Model. Shapes are computed from the inputs, and so are attributes that are known to be sizes. A slice
+            over a full dimension stays one.
 
         Raises:
-            InputError: the network does not fit the shapes, computes something from a size that would change, or a
-                value or dispatch would be too large; names the node.
+            InputError: the network does not fit the shapes, may contain numbers that were computed from a size that
+                changes, or a value or dispatch would be too large; names the node.
         """
         if len(shapes) != len(self.graph.arguments):
             raise InputError(
@@ -151,7 +151,7 @@ def load(path: str | Path) -> Model:
 
 
 def _sizes(name: str, old: TensorType, shape: object) -> tuple[int, ...]:
-    """A shape asked for. Raises InputError where it is none that an input of this type may have."""
+    """A requested shape. Raises InputError if an input of this type cannot have it."""
     try:
         sizes = tuple(operator.index(d) for d in shape)  # type: ignore[attr-defined]
     except TypeError:

@@ -1,4 +1,4 @@
-"""The numpy interpreter: every operator's reference, node by node. It defines what the GPU must compute."""
+"""The numpy interpreter: runs every operator's reference, node by node. It defines what the GPU must compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from q8ta_wgpu.kernels import OPS
 
 
 def initial_states(graph: Graph) -> dict[str, Array]:
-    """What the states of a graph begin with, by the names they are read by."""
+    """The initial values of a graph's states, by the names under which nodes read them."""
     return {state.read: graph.constants[state.initial] for state in graph.states}
 
 
@@ -24,12 +24,20 @@ def run(
     met: Callable[[str, Array], None] | None = None,
     known: Mapping[str, Array] = MappingProxyType({}),
 ) -> dict[str, Array]:
-    """Values of the graph's outputs for arrays of its inputs; of every node if `keep`.
+    """Runs a graph.
 
-    Int8 values are int8 arrays in logical (row-major) order. Floats are torch's: NaN and infinities are results like
-    others, without a warning. States that are not given are those that the graph begins with. `met` is called with the
-    name and array of each node's value as it is computed; those that are `known` are not computed. Raises DeviceError
-    where the host's memory does not suffice.
+    Args:
+        graph: the graph.
+        inputs: arrays by name. Int8 values are int8 arrays in logical (row-major) order. States that are missing have
+            their initial values.
+        keep: whether to return all values, not only outputs.
+        met: called with the name and array of each node's value when it is computed.
+        known: values by name that need not be computed.
+
+    Returns:
+        Arrays by name. NaN and infinities are results as in torch, without a warning.
+
+    Raises DeviceError if the host has too little memory.
     """
     values: dict[str, Array] = {**graph.constants, **initial_states(graph), **inputs}
     last = {name: node for node in graph.nodes for name in node.inputs}

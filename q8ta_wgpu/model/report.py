@@ -1,4 +1,4 @@
-"""What `compile` made of a model: counts, float islands, notes."""
+"""The report of a model: how many operators run in int8 and in float32, and why."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from q8ta_wgpu.kernels import OPS
 
 @dataclass(frozen=True)
 class Report:
-    """What `compile` made of a model; print it.
+    """The report of a model, to print.
 
     Attributes:
-        int8: compute nodes in int8 or int16, by operator with the stages of its epilogue.
+        int8: number of compute nodes in int8 or int16, by operator with the stages of its epilogue.
         int16: number of int16 values that nodes write.
-        macs: multiply-adds in int8, and all of them.
-        float32: compute nodes in float32, by operator.
-        islands: float32 nodes between int8 values: data leaves int8 there and comes back.
-        borders: nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write float32.
-        exact: whether every value is the same byte on every device: no float operators besides the borders, but those
-            that move elements.
+        macs: multiply-adds in int8, and in total.
+        float32: number of compute nodes in float32, by operator.
+        islands: names of float32 nodes between int8 values: data is dequantized for them and quantized again.
+        borders: number of nodes between float32 and int8: quantize, dequantize, and int8 operators that read or write
+            float32.
+        exact: whether all bytes are the same on every device. Then the only float operators are borders and those that
+            move elements.
         weight_bytes: size of all constants.
-        reasons: by cause, notes that name a value and its place in the user's model: why operators stay in float32,
-            each island among them, and other notes of the passes.
-        states: what stays from call to call: name, dtype as it is stored, shape.
+        reasons: notes of the passes and on islands, by cause. Each names a value and its place in the user's model.
+        states: name, stored dtype and shape of each state that is kept from call to call.
     """
 
     int8: dict[str, int]
@@ -102,7 +102,8 @@ class Report:
 
 
 def _described(graph: Graph, node: Node) -> str:
-    """The operator, that its weight has 4 bits, and the stages of its epilogue where it has more than rounding."""
+    """The name of a node's operator, with " of 4 bits" for such a weight, and the stages of its epilogue besides
+    rounding."""
     stages = node.attrs["epilogue"].label if "epilogue" in node.attrs else "requantize"
     weight = graph.types[node.inputs[1]] if "epilogue" in node.attrs else None
     bits = " of 4 bits" if weight is not None and weight.dtype == INT8 and len(weight.shape) == 3 else ""
@@ -110,19 +111,18 @@ def _described(graph: Graph, node: Node) -> str:
 
 
 def _has_int8(graph: Graph, node: Node) -> bool:
-    """Whether a node computes with integers: activations, or weights or a result where it rounds its float32 input
-    itself."""
+    """Whether a node has an integer operand or result. An int8 operator that reads float32 has integer weights."""
     found = any(graph.types[name].dtype in (INT8, *RANGES) for name in (*node.inputs, node.output))
     return found or any(graph.types[name].dtype == INT32 for name in node.inputs if name not in graph.constants)
 
 
 def _reads_float(graph: Graph, node: Node) -> bool:
-    """Whether an activation of a node is float32."""
+    """Whether a node reads a float32 activation."""
     return any(graph.types[name].dtype == FLOAT32 and name not in graph.constants for name in node.inputs)
 
 
 def _before_int8(graph: Graph) -> set[str]:
-    """Values that some int8 value is computed from."""
+    """Names of float32 values from which an int8 value is computed."""
     before: set[str] = set()
     for node in reversed(graph.nodes):
         if node.output in before or graph.types[node.output].dtype in RANGES or _has_int8(graph, node):
@@ -131,7 +131,7 @@ def _before_int8(graph: Graph) -> set[str]:
 
 
 def _macs(graph: Graph) -> tuple[int, int]:
-    """Multiply-adds of the nodes that compute with int8, and of all."""
+    """Multiply-adds of the int8 nodes, and of all nodes."""
     int8 = count = 0
     for node in graph.nodes:
         work = OPS[node.op].macs(graph.call(node))
@@ -141,36 +141,36 @@ def _macs(graph: Graph) -> tuple[int, int]:
 
 
 def _digits(number: int) -> str:
-    """A number with three digits."""
+    """A number with three significant digits and a unit: 4.09 G."""
     unit, name = next(((u, n) for u, n in ((1e9, " G"), (1e6, " M"), (1e3, " k")) if number >= u), (1.0, ""))
     return f"{number / unit:.3g}{name}"
 
 
 def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The notes of a graph, and one for each island that has none, by their cause."""
-    made = {node.output: node for node in graph.nodes}
+    """The notes of a graph, and a note on each other island, by cause."""
+    producers = {node.output: node for node in graph.nodes}
     found: dict[str, list[str]] = {}
     for note in graph.notes:
         name, _, text = note.partition(": ")
         cause, _, detail = text.partition("; ")
-        cause = cause if detail else text.removesuffix(made[name].origin) if name in made else note
+        cause = cause if detail else text.removesuffix(producers[name].origin) if name in producers else note
         found.setdefault(cause, []).append(note)
     noted = {note.partition(": ")[0] for note in graph.notes}
     for name in islands:
         if name not in noted:
-            cause = f"{made[name].op} stays in float32: {_cause(graph, made, made[name])}"
-            found.setdefault(cause, []).append(f"{name}: {cause}{made[name].origin}")
+            cause = f"{producers[name].op} stays in float32: {_cause(graph, producers, producers[name])}"
+            found.setdefault(cause, []).append(f"{name}: {cause}{producers[name].origin}")
     return {cause: tuple(notes) for cause, notes in found.items()}
 
 
-def _cause(graph: Graph, made: dict[str, Node], node: Node) -> str:
-    """Why a node without a note of the passes is an island: it is not quantized on both sides."""
+def _cause(graph: Graph, producers: dict[str, Node], node: Node) -> str:
+    """The cause of an island on which no pass made a note: it is not quantized on both sides."""
     if node.output in graph.in_float:
         return "Quantizer(skip=...) names its module, or an index or a comparison depends on it"
     if OPS[node.op].int8 is None:
         return "it has no int8 form"
     for name in node.inputs:
-        source = made[name].op if name in made else "input"
+        source = producers[name].op if name in producers else "input"
         if name not in graph.constants and graph.types[name].dtype == FLOAT32 and source != "dequantize":
             return f"it reads the result of {source} in float32"
     readers = [reader.op for reader in graph.nodes if node.output in reader.inputs and reader.op != "quantize"]

@@ -1,4 +1,4 @@
-"""A graph for inputs of other sizes: shape rules run again, and what was computed from the old sizes is refused."""
+"""Resizes a graph for inputs of other sizes: runs the shape rules again, and refuses numbers made for the old sizes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from q8ta_wgpu.model.dynamic import at
 
 
 def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
-    """A copy of a graph for inputs of these shapes, in order, each of as many dimensions as before. States keep theirs.
+    """A copy of a graph for inputs of these shapes, in order, with ranks as before. States keep their shapes.
 
-    Raises GraphError where a node does not fit them, a dimension of an input is part of the graph, or a state would be
-    written in another shape.
+    Raises GraphError if a node does not take the shapes, the graph contains numbers computed from a size that changes,
+    or a state would be written in another shape.
     """
     shapes = [*shapes, *(graph.types[state.read].shape for state in graph.states)]
     point = graph.dynamic.point(dict(zip(graph.inputs, shapes, strict=True)))
@@ -30,8 +30,8 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
     for (name, axis), (step, why) in graph.fixed.items():
         old, new = (g.types[name].shape[axis] for g in (graph, found))
         if new != old and (not step or (new - old) % step):
-            kept = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
-            raise GraphError(f"dimension {axis} of input {name} must {kept}, found {new}: {why}{_way_out(graph)}")
+            rule = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
+            raise GraphError(f"dimension {axis} of input {name} must {rule}, found {new}: {why}{_way_out(graph)}")
     batch = next((found.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
     if batch is not None:
         found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in found.nodes]
@@ -53,7 +53,7 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
 
 
 def _way_out(graph: Graph) -> str:
-    """What to do where a graph does not take sizes; empty of one that takes any of a range."""
+    """The part of a message that says how to get a model for other sizes; empty if the graph has dynamic sizes."""
     if graph.dynamic:
         return ""
     return (
@@ -63,8 +63,8 @@ def _way_out(graph: Graph) -> str:
 
 
 def _check_repeated(graph: Graph, found: Graph, node: Node) -> None:
-    """Refuses to repeat, for an operand that keeps its extent, what had the same extent and is 1 now: a constant made
-    for the old size."""
+    """Raises GraphError if an operand now has extent 1 and would be broadcast to another operand, but before both had
+    the same extent: the other one is probably a constant made for the old size."""
     operands = [graph.types[name].shape for name in node.inputs]
     if len(operands) < 2 or graph.types[node.output].shape != _broadcast(operands):
         return

@@ -1,4 +1,4 @@
-"""The structure of a module's outputs (tuple, list, dict, nested) as JSON, and the dtypes its results have."""
+"""The structure of a module's outputs (tuple, list, dict, nested) as JSON, and their dtypes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64")
 class Structure:
     """A tree of output positions: an int, None, {'tuple': [...]}, {'list': [...]} or {'dict': {...}}.
 
-    A named tuple has {'named': [its class, its fields ...]} beside its items, an OrderedDict {'ordered': True}.
-        `dtypes` gives, by position, the dtype of the module's result where the graph stores other numbers: bools and
-    integers as float32, uint8 as int8 that is 128 less.
+    A named tuple also has {'named': [its class, its fields ...]}, an OrderedDict {'ordered': True}. `dtypes` has, by
+    position, the dtype of the module's output if the graph stores it otherwise: bools and integers as float32, uint8 as
+    int8 with 128 subtracted.
     """
 
     tree: Any
@@ -31,16 +31,16 @@ class Structure:
 
     @staticmethod
     def of(nested: Any, dtypes: Sequence[str | None] = ()) -> Structure:
-        """From tuples, lists and dicts of positions, and a dtype for each position that has one."""
+        """The structure of tuples, lists and dicts of positions. `dtypes` has a dtype or None for each position."""
         return Structure(_encode(nested), {i: dtype for i, dtype in enumerate(dtypes) if dtype})
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """Outputs in this structure, with the module's dtypes. It may write to arrays that are given."""
+        """Outputs in this structure, with the module's dtypes. It may modify the arrays."""
         typed = [self._typed(y, place) for place, y in enumerate(outputs)]
         return _decode(self.tree, typed)
 
     def gives_bytes(self, place: int, int8: bool) -> bool:
-        """Whether the result at a place is uint8 that is stored as int8; `int8` says whether it is stored so at all."""
+        """Whether output number `place` is uint8 that is stored as int8. `int8`: whether it is stored as int8."""
         return int8 and self.dtypes.get(place) == "uint8"
 
     def _typed(self, y: Any, place: int) -> Any:
@@ -49,7 +49,7 @@ class Structure:
         return y.astype(self.dtypes[place]) if place in self.dtypes else y
 
     def flatten(self, nested: Any) -> list[Any]:
-        """The outputs in order of their positions: the inverse of `unflatten`."""
+        """The outputs in order: the inverse of `unflatten`."""
         return [leaf for _, leaf in sorted(_leaves(self.tree, nested), key=lambda item: item[0])]
 
     def check(self, count: int) -> None:
@@ -67,7 +67,7 @@ class Structure:
 
 
 def as_bytes(stored: Any) -> Any:
-    """int8 that is 128 less than uint8 as that, in the same memory."""
+    """Converts int8 to uint8 by adding 128, in place."""
     found = stored.view(np.uint8)
     return np.bitwise_xor(found, 128, out=found)
 
@@ -110,7 +110,7 @@ def _decode(tree: Any, outputs: Sequence[Any]) -> Any:
 
 @functools.cache
 def _named(name: str, *fields: str) -> Any:
-    """A class of named tuples: a file has the names alone, so that it is no class of the user's."""
+    """A class of named tuples with these names. A file does not contain the user's own class."""
     return namedtuple(name, fields)
 
 
@@ -121,7 +121,7 @@ def _leaves(tree: Any, nested: Any) -> list[tuple[int, Any]]:
         return [(tree, nested)]
     kind, value = next(iter(tree.items()))
     pairs = [(item, nested[key]) for key, item in value.items()] if kind == "dict" else zip(value, nested, strict=True)
-    return [leaf for item, part in pairs for leaf in _leaves(item, part)]
+    return [leaf for item, child in pairs for leaf in _leaves(item, child)]
 
 
 def _positions(tree: Any, depth: int) -> list[int]:
@@ -142,7 +142,7 @@ def _positions(tree: Any, depth: int) -> list[int]:
 
 
 def _names(key: str, names: Any, count: int) -> bool:
-    """Whether these are the names of a named tuple: of its class, and of its fields, which Python takes as such."""
+    """Whether an entry is "named" with valid names for a named tuple: of its class, and of `count` fields."""
     if key != "named" or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return False
     valid = all(n.isascii() and n.isidentifier() and not keyword.iskeyword(n) for n in names)

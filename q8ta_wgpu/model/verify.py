@@ -10,7 +10,7 @@ from q8ta_wgpu.ir.op import INT16_RANGE, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
 RUNNABLE = "runnable"
-"""The stage that a model file holds. Every operator has a kernel. Constant operands are constants with values that
+"""The stage of graphs in model files. Every operator has a kernel. Constant operands are constants, with values that
 kernels can rely on. No value has more than MAX_ELEMENTS elements, no dispatch more than MAX_WORK steps. Inputs and
 outputs are float32, int32, int8x4 or int16x4."""
 
@@ -18,18 +18,19 @@ LOWEST = -(1 << 31)
 """The smallest int32."""
 
 RESCALES = "view"
-"""The operator that may change a tensor's scale along with its shape: a view of a tensor whose slices have scales of
-their own."""
+"""The move that may change scale and zero point: slices with different scales are stored in one tensor (see
+passes/scale_slices.py)."""
 
 WHOLE = ("bool", "uint8", "int8", "int16", "int32", "int64")
 """Dtypes of states that hold whole numbers."""
 
 MAX_ELEMENTS = 1 << 31
-"""Most elements of a value: addresses are u32, and what no device can bind is refused before it is allocated."""
+"""Limit of elements of a value: addresses are u32. Larger ones, which no device can bind, are refused before they are
+allocated."""
 
 
 def verify(graph: Graph, stage: str = "") -> None:
-    """Raises GraphError at the first rule that `graph` breaks. `stage` names the pass that made it, or is RUNNABLE."""
+    """Raises GraphError for the first rule that `graph` breaks. `stage` names the last pass, or is RUNNABLE."""
     where = f" after {stage}" if stage not in ("", RUNNABLE) else ""
     defined = dict.fromkeys((*graph.inputs, *graph.constants))
     for name in (*graph.inputs, *graph.constants, *graph.outputs):
@@ -68,7 +69,7 @@ def _verify_states(graph: Graph, where: str) -> None:
         if set(types) != {types[0]}:
             raise GraphError(f"state {state.name} is read as {types[0]}, written as {types[1]}, begins as {types[2]}")
         if state.read in graph.batched or state.read in graph.uint8 or state.read in graph.bools:
-            raise GraphError(f"state {state.name} is given by no caller, so it has no batch and no other dtype{where}")
+            raise GraphError(f"state {state.name} is no argument, so it can have no batch and no other dtype{where}")
 
 
 def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
@@ -156,7 +157,7 @@ def _type_text(shape: tuple[int, ...], dtype: str) -> str:
 
 
 def infer(graph: Graph, node: Node) -> TensorType:
-    """The type of a node's output by its shape rule; `q` is that of the first input where bytes move."""
+    """The type of a node's output by its shape rule. An operator that moves elements keeps its first input's `q`."""
     op = OPS[node.op]
     inputs = tuple(graph.types[name] for name in node.inputs)
     shape, dtype = op.check(inputs, node.attrs)

@@ -1,4 +1,4 @@
-"""An ONNX file as our graph, without torch: each node becomes what the ONNX name's row in OPS makes of it.
+"""Imports ONNX files, without torch. The importer function of each ONNX operator is in its row of OPS.
 
 Comes in: a file or its bytes. Goes out: a Model. May use: the graph builder, passes, model, kernels, ir.
 """

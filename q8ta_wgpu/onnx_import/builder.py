@@ -1,4 +1,4 @@
-"""What importer functions of ONNX's operators write to: the graph builder, with what ONNX knows of values."""
+"""The graph builder for importer functions of ONNX's operators. It also tracks the ONNX dtypes of values."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STORED: dict[int, tuple[str, int]] = {
     TensorProto.INT4: (INT8X4, 0),
     TensorProto.UINT4: (INT8X4, 0),
 }
-"""How activations of each dtype are stored, and by how much the stored integers are less."""
+"""For each dtype of activations, the dtype in the graph, and the number that is subtracted to store them so."""
 
 NARROW: dict[int, tuple[int, int]] = {TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15)}
-"""Ranges of dtypes that do not fill what they are stored in."""
+"""Ranges of dtypes that are narrower than the stored dtype."""
 
 
 class _Graph(Graph):
-    """A graph whose new names are not those of constants that it does not hold yet."""
+    """A graph that does not reuse the names of constants that are not added to it yet."""
 
     raw: Mapping[str, Array]
 
@@ -42,12 +42,12 @@ class _Graph(Graph):
 
 
 class OnnxBuilder(GraphBuilder):
-    """The builder with what ONNX knows of values.
+    """The builder for ONNX nodes.
 
     Attributes:
         opsets: versions of operators, by domain.
-        made: the ONNX dtype of stored integers, by value.
-        sized: a node that computed something from the sizes of values.
+        made: the ONNX dtype of each value that is stored as integers.
+        sized: a node that computed numbers from the shape of a value; empty if none did.
     """
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
@@ -59,23 +59,23 @@ class OnnxBuilder(GraphBuilder):
         self.sized = ""
 
     def shape_of(self, value: str) -> tuple[int, ...]:
-        """The shape of a value, also of a constant that nothing has read yet."""
+        """The shape of a value, also of a constant that is not added to the graph yet."""
         array = self.array(value)
         return array.shape if array is not None else self.type(value).shape
 
     def onnx(self, name: str, inputs: Sequence[str | None], **attributes: Any) -> Any:
-        """The value of another operator of the table."""
+        """Imports a call of another ONNX operator; returns its value."""
         version = self.opsets[""]
         schema = onnx.defs.get_schema(name, version, "")
-        given = list(inputs)
+        operands = list(inputs)
         if not nodes.is_variadic(schema):
-            given += [None] * (len(schema.inputs) - len(given))
-        kept = {key: value for key, value in attributes.items() if value is not None}
-        call = {"inputs": given, "outputs": 1, "operator": name, "opset": version}
-        return ONNX[name][1](self, {**nodes.defaults(schema), **call, **kept})
+            operands += [None] * (len(schema.inputs) - len(operands))
+        call = {"inputs": operands, "outputs": 1, "operator": name, "opset": version}
+        own = {key: value for key, value in attributes.items() if value is not None}
+        return ONNX[name][1](self, {**nodes.defaults(schema), **call, **own})
 
     def raw_constant(self, array: Array, hint: str = "") -> str:
-        """Adds a constant of any dtype, which becomes one of the graph when it is read."""
+        """Notes a constant of any dtype, which is added to the graph when it is first read."""
         name = self.graph.fresh(hint or self.hint or "constant")
         self.raw[name] = array
         return name
@@ -85,7 +85,7 @@ class OnnxBuilder(GraphBuilder):
         return self.graph.add_constant(self.hint or "constant", array, q.dtype, q)
 
     def stored(self, x: str, q: QParams, dtype: int, bounds: tuple[int, int]) -> str:
-        """A float value rounded to integers of an ONNX dtype, which are stored."""
+        """Quantizes a float value to integers of an ONNX dtype."""
         x, name = self.operand(x), self.graph.fresh(self.hint)
         self.graph.types[name] = TensorType(self.graph.types[x].shape, q.dtype, q)
         self.append(Node("quantize", (x,), name, {"lo": bounds[0], "hi": bounds[1]}, self.source))
@@ -93,14 +93,14 @@ class OnnxBuilder(GraphBuilder):
         return name
 
     def permuted(self, x: str, dims: Sequence[int]) -> str:
-        """A value, or stored integers, with its dimensions in another order."""
+        """Permutes the dimensions of a value, float or stored as integers."""
         y = str(self.aten("aten.permute.default", {"self": x, "dims": list(dims)}))
         if x in self.made:
             self.made[y] = self.made[x]
         return y
 
     def wrapped(self, x: str, dtype: int) -> str:
-        """Whole float32 numbers as integers of a dtype; what does not fit wraps, as on processors."""
+        """Stores whole float32 numbers as integers of a dtype. Numbers out of range wrap around."""
         (stored, shift), bits = STORED[dtype], 8 * np.dtype(RESULTS[dtype]).itemsize
         half = 0.0 if shift else float(1 << (bits - 1))
         x = self.emit("affine", (x,), {"factor": 1.0, "term": half}) if half else x
@@ -110,11 +110,11 @@ class OnnxBuilder(GraphBuilder):
         return self.stored(x, q, dtype, q.range)
 
     def quantization(self, x: str) -> QParams | None:
-        """Scale and zero point of a value that is stored as integers."""
+        """The quantization of a value that is stored as integers; None of others."""
         return self.type(x).q if x in self.graph.types else None
 
     def numbers(self, x: str) -> str:
-        """The integers of a value as float32 numbers; any other value as it is."""
+        """Converts stored integers to float32 numbers; returns other values as they are."""
         q = self.quantization(x)
         if q is None:
             return x
@@ -128,4 +128,4 @@ class OnnxBuilder(GraphBuilder):
 
 
 Rule = Callable[[OnnxBuilder, Mapping[str, Any]], "str | list[str]"]
-"""An importer function: of arguments that have `dtypes`, ONNX's dtype of each input, too."""
+"""An importer function whose arguments also have `dtypes`, the ONNX dtype of each input."""

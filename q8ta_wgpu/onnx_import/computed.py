@@ -1,5 +1,4 @@
-"""Values of a float ONNX file, computed by ONNX Runtime where it is installed: it is many times faster than the numpy
-reference."""
+"""Computes values of a float ONNX file by ONNX Runtime if that is installed, many times faster than the reference."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from q8ta_wgpu.onnx_import.from_onnx import File
 
 
 class Computed:
-    """Computes values of a file, if ONNX Runtime can; else none.
+    """Computes values of a file. Calls return an empty dict if ONNX Runtime is missing or cannot run the file.
 
     Args:
         file: its path or bytes, which have been read without an error before.
-        names: the values wanted, by the names that they have in the file.
+        names: the values to compute: the graph's names, with their names in the file.
     """
 
     def __init__(self, file: File, names: Mapping[str, str]) -> None:
@@ -36,19 +35,19 @@ class Computed:
         model = onnx.ModelProto.FromString(data)
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
             return None
-        given = {port.name for port in (*model.graph.output, *model.graph.input)}
+        ports = {port.name for port in (*model.graph.output, *model.graph.input)}
         for name in dict.fromkeys(self.names.values()):
-            if name not in given:
+            if name not in ports:
                 model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         try:
             return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except Exception:  # of the library's own kinds: operators, versions or sizes that it does not take
+        except Exception:  # classes of its own: operators, versions or sizes that it does not support
             return None
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The wanted values for arrays of the inputs, as a graph stores them."""
+        """The values by the graph's names, for arrays of the inputs as the graph stores them."""
         if self._session is None:
             return {}
         kinds = {port.name: _DTYPES.get(port.type) for port in self._session.get_inputs()}
@@ -70,4 +69,4 @@ _DTYPES = {
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
 }
-"""Of inputs that a graph holds as the numbers that they are."""
+"""Dtypes of inputs that the graph stores as the same numbers."""

@@ -1,5 +1,5 @@
-"""What a node of constants computes, by the reference evaluator of the package onnx: shapes and other arithmetic of
-integers, and constants that a file stores in parts."""
+"""Computes nodes whose inputs are constants, such as arithmetic with shapes, by the reference evaluator of the package
+onnx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from q8ta_wgpu.frontend.importer.builder import RefusedError
 from q8ta_wgpu.ir.graph import Array
 
 MOST_ELEMENTS = 1 << 27
-"""Most elements of one computed constant, and of all that are no part of the file 8 times as many."""
+"""Limit of elements of one computed constant. All of them together may have 8 times as many."""
 
 Count = Callable[[Sequence[Array]], int]
 
@@ -30,7 +30,7 @@ def _broadcast(arrays: Sequence[Array]) -> int:
 
 
 def _whole(array: Array) -> list[int]:
-    """Entries of a shape, repeats or padding: none makes a result smaller than it is counted."""
+    """Entries of a shape, repeats or padding. Negative ones count as 0, so that a result is not underestimated."""
     return [max(int(n), 0) for n in array.reshape(-1)]
 
 
@@ -57,7 +57,7 @@ _AS_LARGE = (
     "Sqrt Reciprocal Exp Log Floor Ceil Round Sign Erf Sin Cos Tanh Sigmoid Relu CumSum ReduceProd ReduceSum "
     "ReduceMax ReduceMin ReduceMean ArgMax ArgMin Trilu IsNaN IsInf DepthToSpace"
 )
-"""Operators whose results are no larger than their operands together."""
+"""Operators whose results have at most as many elements as all operands together."""
 
 _BROADCASTS = (
     "Add Sub Mul Div Mod Pow Min Max Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Where Clip BitwiseAnd "
@@ -65,7 +65,7 @@ _BROADCASTS = (
 )
 
 _SLOW = 64
-"""Elements that others compute while one goes through a loop in Python."""
+"""One element of an operator that is a loop in Python counts as so many elements of others."""
 
 _COUNTS: dict[str, Count] = {
     **dict.fromkeys(_AS_LARGE.split(), _total),
@@ -85,11 +85,11 @@ _COUNTS: dict[str, Count] = {
     "OneHot": lambda arrays: arrays[0].size * max(_whole(arrays[1]), default=0),
     "MatMul": lambda arrays: max(arrays[0].size, 1) * max(arrays[1].shape[-1:], default=1),
 }
-"""Operators that are computed here, and how many elements their results have at most, or would take as long."""
+"""Operators that are computed here, with an upper bound of their work in elements."""
 
 
 def _elements(arrays: Sequence[Array], axis: int) -> Array:
-    """GatherElements. The package's own counts up to indices that are out of range."""
+    """GatherElements. The package's own implementation loops up to indices, even if they are out of range."""
     data, index = arrays
     try:
         within = tuple(slice(None if d == axis % data.ndim else n) for d, n in enumerate(index.shape))
@@ -99,7 +99,7 @@ def _elements(arrays: Sequence[Array], axis: int) -> Array:
 
 
 class Folder:
-    """Computes nodes of constants, and counts what that makes."""
+    """Computes nodes of constants, within a limit of work."""
 
     def __init__(self, opsets: dict[str, int]) -> None:
         self.opsets = opsets
@@ -110,13 +110,13 @@ class Folder:
         return node.domain in ("", "ai.onnx") and node.op_type in _COUNTS
 
     def run(self, node: onnx.NodeProto, arrays: Sequence[Array | None]) -> list[Array]:
-        """The results of a node. Raises RefusedError where they are too large or cannot be computed."""
-        given = [a for a in arrays if a is not None]
-        parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
-        if parts != len(node.output):
-            raise RefusedError(f"its num_outputs is {parts}, and it has {len(node.output)}")
+        """The results of a node. Raises RefusedError if they are too large or cannot be computed."""
+        operands = [a for a in arrays if a is not None]
+        outputs = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
+        if outputs != len(node.output):
+            raise RefusedError(f"its num_outputs is {outputs}, and it has {len(node.output)}")
         try:
-            count = _COUNTS[node.op_type](given)
+            count = _COUNTS[node.op_type](operands)
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
         self.made += count
@@ -125,7 +125,7 @@ class Folder:
                 f"it computes a constant of {count} elements, or takes as long: {MOST_ELEMENTS} at most are computed"
             )
         if node.op_type == "GatherElements":
-            return [_elements(given, next((a.i for a in node.attribute if a.name == "axis"), 0))]
+            return [_elements(operands, next((a.i for a in node.attribute if a.name == "axis"), 0))]
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
         copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
         copy.output.extend(f"y{i}" for i in range(len(node.output)))

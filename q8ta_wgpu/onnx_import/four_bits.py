@@ -18,7 +18,8 @@ _INT8 = 4
 
 
 def matmul(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
-    """With accuracy_level 4 a linear of int8 rows and weights of 4 bits, else, or with shorter blocks, in float32."""
+    """Imports MatMulNBits: with accuracy_level 4 and blocks of at least 32 as a linear of int8 rows with weights of 4
+    bits, else as a float32 linear."""
     x, *names = (*args["inputs"], None, None, None, None)[:6]
     weight, scales, zeros, indices, bias = (None if name is None else b.array(name) for name in names)
     if (
@@ -52,7 +53,7 @@ def matmul(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
 
 
 def _nibbles(packed: Array) -> Array:
-    """Numbers of 4 bits, the first in the low bits of a byte."""
+    """Unpacks numbers of 4 bits, the first from the low bits of a byte."""
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1).astype(np.int32)
 
 
@@ -67,20 +68,20 @@ def _zeros(b: OnnxBuilder, zeros: Array | None, outputs: int, blocks: int) -> Ar
 
 
 def _weight(b: OnnxBuilder, steps: Array, scale: Array, block: int) -> str:
-    """Whole numbers: steps times a whole factor for each block, which is the block's scale in steps of a scale of the
-    output."""
+    """A weight as int16 with one scale per output: the steps times an integer factor for each block, which stands for
+    the block's scale."""
     most = largest_factor(steps.shape[1])
-    of_output = np.maximum(np.abs(scale).max(1) / most, np.float32(2.0**-126)).astype(np.float32)
-    factors = np.rint(scale / of_output[:, None])
+    output_scale = np.maximum(np.abs(scale).max(1) / most, np.float32(2.0**-126)).astype(np.float32)
+    factors = np.rint(scale / output_scale[:, None])
     factors = np.where(factors == 0, 1, factors).astype(np.int32)
     values = steps * np.repeat(factors, block, 1)[:, : steps.shape[1]]
-    parts = values.astype(np.int16), of_output, np.zeros(len(of_output), np.int32)
-    names = [b.constant(array, hint) for array, hint in zip(parts, ("weight", "scale", "zero"), strict=True)]
+    arrays = values.astype(np.int16), output_scale, np.zeros(len(output_scale), np.int32)
+    names = [b.constant(array, hint) for array, hint in zip(arrays, ("weight", "scale", "zero"), strict=True)]
     return b.emit("dequantize_weight", names, {"axis": 0})
 
 
 def _of_zeros(b: OnnxBuilder, x: str, terms: Array, block: int) -> str:
-    """What zero points other than 8 add: for each block the sum of its inputs, times a term of each output."""
+    """The contribution of zero points other than 8: for each block the sum of its inputs, times a term per output."""
     shape, missing = b.type(x).shape, -b.type(x).shape[-1] % block
     if missing:
         x = str(b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, missing], "value": 0.0}))

@@ -31,18 +31,18 @@ def from_onnx(source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = 
         >>> session = q8.Session(model)
 
     Args:
-        source: the path of an .onnx file, or its bytes; external data is read from the file's own folder.
-        sizes: the size of each dimension that the file leaves open, by its name; of one without a name by that of the
-            input and its position, "input.0". A pair is the least and the largest, with a third number in steps of
-            that: a session then takes the sizes that arrive. At most three sizes may be so.
+        source: the path of an .onnx file, or its bytes. External data is read only from the file's own folder.
+        sizes: the size of each dimension that the file leaves open, by its name; without a name by the input and the
+            index of the dimension, "input.0". A pair (smallest, largest), or with a step (smallest, largest, step),
+            makes a model for all sizes in that range. At most three sizes may be ranges.
 
     Returns:
-        A Model, as `compile` makes. Of several outputs it gives a dict by their names.
+        A Model, as from `compile`. Several outputs are returned as a dict by their names.
 
     Raises:
-        UnsupportedError: the package onnx is missing, the file is none, or it holds nodes that cannot be imported (all
-            are named), or does not follow such sizes.
-        InputError: `source` is neither a path nor bytes, there is no such file, or `sizes` are no sizes.
+        UnsupportedError: the package onnx is missing, `source` is no ONNX file, or contains nodes that cannot be
+            imported (all are named), or that do not allow ranges of sizes.
+        InputError: `source` is neither a path nor bytes, there is no such file, or `sizes` are invalid.
     """
     found = Sizes(source, sizes)
     for program in found.programs:
@@ -52,12 +52,12 @@ def from_onnx(source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = 
 
 
 class Sizes:
-    """A file at the sizes of its inputs, at several where they may be any.
+    """A file, imported at the sizes of its inputs; at several sizes if some are ranges.
 
     Attributes:
-        programs: the file at each point, the largest sizes first.
-        points: of each size that is a range its number, or of one with a step which number of the range, from 1 on.
-        ranges: their least and largest values.
+        programs: the imported program at each point, the largest sizes first.
+        points: a value for each size that is a range; with a step its index in the range, from 1 on.
+        ranges: the smallest and the largest of these values.
     """
 
     def __init__(self, source: File, sizes: object) -> None:
@@ -67,11 +67,11 @@ class Sizes:
             from q8ta_wgpu.onnx_import.read import read
         except ModuleNotFoundError as error:
             raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
-        given, data = _checked(sizes), read(source)
-        largest = {name: numbers[-1] for name, numbers in given.items()}
+        values, data = _checked(sizes), read(source)
+        largest = {name: numbers[-1] for name, numbers in values.items()}
         first = import_program(data, largest)
         named = set(first.open.values())
-        steps = {name: found for name, found in given.items() if len(found) > 1 and name in named}
+        steps = {name: found for name, found in values.items() if len(found) > 1 and name in named}
         self.ranges = {
             name: (1, len(found)) if found.step > 1 else (found[0], found[-1]) for name, found in steps.items()
         }
@@ -89,7 +89,7 @@ class Sizes:
         self._inputs = {place: Size(terms[name], self.points[0]) for place, name in first.open.items() if name in terms}
 
     def joined(self, graphs: Sequence[Graph]) -> Model:
-        """The model of the graphs that the programs became."""
+        """The model for all sizes, from a graph for each program."""
         runnable = [run_passes(graph) for graph in graphs]
         if not self.ranges:
             return Model(runnable[0], self._structure)
@@ -102,28 +102,28 @@ class Sizes:
 
 
 def _checked(sizes: object) -> dict[str, range]:
-    """The numbers that each size may be."""
+    """The possible values of each size. Raises InputError."""
     found = {} if sizes is None else sizes
     if not isinstance(found, Mapping):
         raise InputError(f'sizes must be numbers by name, such as {{"batch": 1}}, found {shown(sizes)}')
     try:
-        made = {str(name): _range(size) for name, size in found.items()}
+        ranges_by_name = {str(name): _range(size) for name, size in found.items()}
     except (TypeError, ValueError) as error:
         raise InputError(
             f"sizes must be integers, or the least, the largest and a step between them, found {shown(sizes)}"
         ) from error
-    for name, numbers in made.items():
+    for name, numbers in ranges_by_name.items():
         if not numbers or not 1 <= numbers[0] <= numbers[-1] <= MAX_EXTENT:
             raise InputError(
                 f"the size of {shown(name)} must be 1 to {MAX_EXTENT}, of a range the least first, found "
                 f"{shown(found[name])}"
             )
-    if len(ranges := [name for name, numbers in made.items() if len(numbers) > 1]) > MOST:
+    if len(ranges := [name for name, numbers in ranges_by_name.items() if len(numbers) > 1]) > MOST:
         raise InputError(f"at most {MOST} sizes may be ranges, found {len(ranges)}: {shown(', '.join(ranges))}")
-    return made
+    return ranges_by_name
 
 
 def _range(size: Any) -> range:
-    """Raises TypeError or ValueError for what is neither a number, nor a pair, nor a pair and a step."""
+    """A number, a pair or a triple as a range. Raises TypeError or ValueError for anything else."""
     low, high, step = (*size, 1)[:3] if isinstance(size, (tuple, list)) and len(size) < 4 else (size, size, 1)
     return range(operator.index(low), operator.index(high) + 1, max(operator.index(step), 1))

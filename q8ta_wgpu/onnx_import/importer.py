@@ -1,4 +1,4 @@
-"""From an ONNX program to our graph: its inputs, constants and outputs, around the walk."""
+"""Imports an ONNX program: its inputs and constants, its nodes (walk.py), and its outputs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Imported:
     """A program at some sizes.
 
     Attributes:
-        program: its graph, with what its values are in the file.
-        structure: of its outputs.
-        open: by input and dimension, the name of each size that the file leaves open.
+        program: its graph, and which calls of the file its nodes belong to.
+        structure: the structure of its outputs.
+        open: the name of each size that the file leaves open, by input and dimension.
     """
 
     program: FloatProgram
@@ -35,7 +35,7 @@ class Imported:
 
 
 def import_program(program: Program, sizes: Mapping[str, int]) -> Imported:
-    """A program at sizes of the dimensions that it leaves open.
+    """Imports a program at these sizes of the dimensions that it leaves open.
 
     Raises:
         UnsupportedError: names every node that cannot be imported, equal causes on one line; or an input.
@@ -46,10 +46,10 @@ def import_program(program: Program, sizes: Mapping[str, int]) -> Imported:
 
 
 class _Importer(Walk):
-    """The walk with the inputs and outputs of a program around it.
+    """Imports inputs and outputs around the walk over nodes.
 
     Attributes:
-        open: the names of sizes that the file leaves open.
+        open: the names of sizes that the file leaves open, by input and dimension.
     """
 
     def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
@@ -148,7 +148,7 @@ class _Importer(Walk):
                 (n, d): (0, why) for n in self.graph.inputs for d in range(len(self.graph.types[n].shape))
             }
         gathers = {node.output for node in self.graph.nodes if node.op == "gather"}
-        for node in self.graph.nodes:  # rows of a list are cut into rows of the length that the file has
+        for node in self.graph.nodes:  # gathered elements are viewed as rows of a length that the file fixes
             if node.op == "view" and node.inputs[0] in gathers and any(size > 0 for size in node.attrs["shape"]):
                 for name in self.graph.inputs:
                     for dim in range(1, len(self.graph.types[name].shape)):

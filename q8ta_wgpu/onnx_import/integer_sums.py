@@ -1,4 +1,4 @@
-"""ONNX's operators that sum up products of integers, which float32 results hold."""
+"""Importer functions of ONNX's sums of integer products (MatMulInteger ...). Results are integers in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from q8ta_wgpu.onnx_import.quantized import dynamic, weight_of
 
 
 def _about_zero(b: OnnxBuilder, w: str, zero: str | None, dtype: int, axis: int) -> str | None:
-    """A constant matrix or kernel less its zero points, as an int8 weight of scale 1; None of what is no constant."""
+    """A constant matrix or kernel with its zero points, as an int8 weight of scale 1; None if it is not constant."""
     array, zeros = b.array(w), b.array(zero) if zero is not None else np.zeros((), np.int64)
     if array is None or zeros is None:
         return None
@@ -54,8 +54,8 @@ def _without(b: OnnxBuilder, y: str, sums: str, zero: str) -> str:
         zero = b.constant(known.reshape(()).astype(np.float32), "zero")
     else:
         zero = b.numbers(zero)
-    part = b.aten("aten.mul.Tensor", {"self": sums, "other": zero})
-    return str(b.aten("aten.sub.Tensor", {"self": y, "other": part}))
+    product = b.aten("aten.mul.Tensor", {"self": sums, "other": zero})
+    return str(b.aten("aten.sub.Tensor", {"self": y, "other": product}))
 
 
 def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
@@ -68,11 +68,11 @@ def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     if x_zero is None:
         return str(y)
     shape = b.type(x).shape[1:]
-    if attrs["auto_pad"] in (None, "NOTSET", "VALID") and not any(attrs["pads"] or ()):  # the same sum at each place
+    if attrs["auto_pad"] in (None, "NOTSET", "VALID") and not any(attrs["pads"] or ()):  # the same sum everywhere
         kernel = b.type(weight).shape[2:]
         shape = (
             shape[0],
-            *(1 + apart * (n - 1) for n, apart in zip(kernel, attrs["dilations"] or (1, 1, 1), strict=False)),
+            *(1 + dilation * (n - 1) for n, dilation in zip(kernel, attrs["dilations"] or (1, 1, 1), strict=False)),
         )
     ones = b.constant(np.ones((1, *shape), np.float32), "ones")
     return _without(b, str(y), str(b.onnx("Conv", (ones, weight, None), **attrs)), x_zero)
@@ -92,23 +92,23 @@ def _dynamic_matmul(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
 
 
 def _dynamic_lstm(b: OnnxBuilder, args: Mapping[str, Any]) -> list[str]:
-    """com.microsoft's DynamicQuantizeLSTM: its weights lie by direction, input and output. Rows of the input have
-    scales of their own; hidden states have more than the 8 bits that the file allows."""
+    """com.microsoft's DynamicQuantizeLSTM, with weights (direction, input, output). Here each row of the input has a
+    scale of its own, and hidden states have more than the 8 bits that the file allows."""
     x, *names = (*args["inputs"], *(None,) * 7)[:12]
-    given: list[str | None] = [b.rounded_rows(x)]
+    operands: list[str | None] = [b.rounded_rows(x)]
     steps = []
     for at, weight in enumerate(names[:2]):
-        parts = (weight, names[7 + 2 * at], names[8 + 2 * at])
-        array, scale, zero = (onnx_calls.constant(b, name, "weights") for name in parts)
+        constants = (weight, names[7 + 2 * at], names[8 + 2 * at])
+        array, scale, zero = (onnx_calls.constant(b, name, "weights") for name in constants)
         if array is None or scale is None or array.ndim != 3:
             raise b.refuse("its weights must have three dimensions and scales")
         if zero is not None and (zero != (128 if array.dtype == np.uint8 else 0)).any():
             raise b.refuse("its weights have zero points: quantize them symmetrically")
         whole = array.astype(np.int64) - (128 if array.dtype == np.uint8 and zero is not None else 0)
-        given.append(b.raw_constant(np.ascontiguousarray(whole.transpose(0, 2, 1))))
+        operands.append(b.raw_constant(np.ascontiguousarray(whole.transpose(0, 2, 1))))
         steps.append(np.broadcast_to(scale.reshape(array.shape[0], -1), (array.shape[0], array.shape[2])))
-    kept = {name: args.get(name) for name in ("activations", "clip", "direction", "hidden_size", "input_forget")}
-    found: list[str] = b.onnx("LSTM", [*given, *names[2:7]], steps=steps, **kept)
+    attrs = {name: args.get(name) for name in ("activations", "clip", "direction", "hidden_size", "input_forget")}
+    found: list[str] = b.onnx("LSTM", [*operands, *names[2:7]], steps=steps, **attrs)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What ONNX says of a node: its operator, attributes, the dtypes of its results, the function it stands for."""
+"""Questions about an ONNX node: its operator, attributes, dtypes of results, and the function that defines it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTEGERS = (
     TensorProto.INT32,
     TensorProto.INT64,
 )
-"""Integers that a network's values may be."""
+"""Integer dtypes that values of a network may have."""
 
 RESULTS: dict[int, str] = {
     TensorProto.BOOL: "bool",
@@ -34,10 +34,10 @@ RESULTS: dict[int, str] = {
     TensorProto.INT32: "int32",
     TensorProto.INT64: "int64",
 }
-"""The dtypes of results that are numbers in a graph, as the user gets them."""
+"""The dtypes in which the user gets results that are float32 numbers in the graph."""
 
 FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-"""Floats that constants alone may be."""
+"""Float dtypes that only constants may have."""
 
 _ARITHMETIC = (
     "Add Sub Mul Div Mod Pow Neg Sum Mean MatMul Gemm CumSum CumProd ReduceSum ReduceProd ReduceMean ReduceL1 "
@@ -45,25 +45,25 @@ _ARITHMETIC = (
 )
 
 ARITHMETIC = frozenset(_ARITHMETIC.split())
-"""Operators whose results float32 does not hold where their operands are large integers."""
+"""Operators whose results float32 may not represent exactly if their operands are large integers."""
 
 
 MOVES = {
     *("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile"),
     *("Transpose", "Unsqueeze"),
 }
-"""Operators whose results hold elements of their first operand, or of all."""
+"""Operators whose results consist of elements of their first operand, or of all operands."""
 
 TABLES = {"Gather": 1, "GatherElements": 1}
-"""Operators with indices, and which operand these are."""
+"""Operators with indices, and the position of the operand that has them."""
 
 EXACT = (1 << 24) - 1
-"""Up to which float32 holds every integer."""
+"""The largest integer up to which float32 represents all."""
 
 
 def bounds_of(program: Program, name: str) -> tuple[int, int]:
-    """The numbers that an input of integers may hold: the rows of every constant table that it is an index of, or what
-    float32 holds."""
+    """The smallest and largest number that an integer input may contain: as an index it must be within every constant
+    table, otherwise float32 must represent it exactly."""
     names, low, high = {name}, -EXACT, EXACT
     for node in program.graph.node:
         at = TABLES.get(node.op_type)
@@ -83,13 +83,13 @@ def domain_of(node: onnx.NodeProto) -> str:
 
 
 def full_name(node: onnx.NodeProto) -> str:
-    """The operator's name, with its domain where that is not ONNX's own."""
+    """The operator's name, with its domain if that is not ONNX's own."""
     domain = domain_of(node)
     return f"{domain}.{node.op_type}" if domain else str(node.op_type)
 
 
 def label(node: onnx.NodeProto) -> str:
-    """A node for messages."""
+    """A description of a node for messages."""
     return f"{node.op_type} {shown(node.name or next(iter(node.output), ''))}"
 
 
@@ -105,7 +105,7 @@ def dtype_name(dtype: int) -> str:
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Values of a node's attributes by name; of texts str."""
+    """Values of a node's attributes by name, without graphs; texts as str."""
     found: dict[str, Any] = {}
     for attribute in node.attribute:
         if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
@@ -118,7 +118,8 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """What ONNX says of an operator in the opset of the file; None of one that it does not know."""
+    """The schema of a node's operator in the opset of the file; None if ONNX does not know it. Raises RefusedError for
+    a node that does not conform to it."""
     domain = domain_of(node)
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
@@ -143,7 +144,7 @@ def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSc
 
 
 def defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
-    """Attributes that a node may leave out; None of those without a default."""
+    """Default values of an operator's attributes; None for those without a default."""
     found: dict[str, Any] = {}
     for name, attribute in schema.attributes.items():
         default = attribute.default_value
@@ -159,7 +160,7 @@ def is_variadic(schema: onnx.defs.OpSchema) -> bool:
 
 
 def result_dtypes(schema: onnx.defs.OpSchema | None, node: onnx.NodeProto, dtypes: Sequence[int]) -> list[int]:
-    """The dtype of each result; float32 where the schema leaves it open."""
+    """The dtype of each result; float32 if the schema does not determine it."""
     if schema is None:
         return [FLOAT] * len(node.output)
     bound: dict[str, int] = {}
@@ -182,22 +183,24 @@ def _dtype_called(text: str) -> int:
 def body_of(
     node: onnx.NodeProto, schema: Any, opset: int, types: Sequence[onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
-    """The function by which ONNX defines an operator, if it does."""
+    """The function by which ONNX defines an operator; None if there is none."""
     if schema.has_context_dependent_function:
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
-        given = [t.SerializeToString() for t in types]
+        serialized = [t.SerializeToString() for t in types]
         for version in sorted(versions, reverse=True)[:1]:
-            text = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
+            text = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), serialized
+            )
             return onnx.FunctionProto.FromString(text) if text else None
     return schema.function_body if schema.has_function else None
 
 
 def with_attributes(body: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> list[onnx.NodeProto]:
     """A function's nodes with the attributes of its call."""
-    given = {a.name: a for a in node.attribute}
+    by_name = {a.name: a for a in node.attribute}
     for name, attribute in schema.attributes.items():
         if attribute.default_value.type:
-            given.setdefault(name, attribute.default_value)
+            by_name.setdefault(name, attribute.default_value)
     found = []
     for inner in body.node:
         copy = onnx.NodeProto()
@@ -206,8 +209,8 @@ def with_attributes(body: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx
         for attribute in inner.attribute:
             if not attribute.ref_attr_name:
                 copy.attribute.append(attribute)
-            elif attribute.ref_attr_name in given:
-                copy.attribute.append(given[attribute.ref_attr_name])
+            elif attribute.ref_attr_name in by_name:
+                copy.attribute.append(by_name[attribute.ref_attr_name])
                 copy.attribute[-1].name = attribute.name
         found.append(copy)
     return found

@@ -1,4 +1,4 @@
-"""ONNX's operators on stored integers that become a float operator between a dequantize and a quantize."""
+"""Importer functions of ONNX's QLinear operators: a float operator between dequantizes and a quantize."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from q8ta_wgpu.onnx_import.quantized import dequantize, held, quantize
 
 
 def _ends(b: OnnxBuilder, args: Mapping[str, Any], y: str, at: int) -> str:
-    """A result quantized by the scale and zero point given as inputs `at` and the next."""
+    """Quantizes a result by the scale and zero point that are inputs `at` and `at + 1`."""
     scale, zero = (*args["inputs"], None)[at : at + 2]
     dtype = args["dtypes"][at + 1] if zero is not None else args["dtypes"][0]
     return quantize(b, y, scale, zero, dtype)
 
 
 def _real(b: OnnxBuilder, args: Mapping[str, Any], at: int, axis: int = 1) -> str:
-    """The operand whose value, scale and zero point are given as inputs from `at` on."""
+    """Dequantizes the operand whose value, scale and zero point are the inputs from `at` on."""
     x, scale, zero = (*args["inputs"], None)[at : at + 3]
     return dequantize(b, x, scale, zero, args["dtypes"][at], axis)
 
 
 def _bias(b: OnnxBuilder, args: Mapping[str, Any], name: str | None, x_scale: str, w_scale: str) -> str | None:
-    """int32 bias in steps of the product of two scales."""
+    """Dequantizes an int32 bias, whose scale is the product of two scales."""
     if name is None:
         return None
     bias, scales = b.array(name), [b.array(scale) for scale in (x_scale, w_scale)]
@@ -62,7 +62,7 @@ def _pairwise(name: str) -> Rule:
 
 
 def _single(name: str, keep: Sequence[str] = ()) -> Rule:
-    """An operator of one tensor, by the name of its float one, and the attributes that it has."""
+    """The rule of an operator with one tensor: the float operator of this name, with these attributes."""
 
     def rule(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
         attrs = {key: args[key] for key in keep if args.get(key) is not None}
@@ -71,8 +71,8 @@ def _single(name: str, keep: Sequence[str] = ()) -> Rule:
     return rule
 
 
-def _in_front(rule: Rule) -> Rule:
-    """With channels_last images are permuted to channels first, and the result back."""
+def _channels_first(rule: Rule) -> Rule:
+    """A rule that, with the attribute channels_last, permutes images to channels first and the result back."""
 
     def channels_first(b: OnnxBuilder, args: Mapping[str, Any]) -> str | list[str]:
         if not args.get("channels_last"):
@@ -88,8 +88,8 @@ def _in_front(rule: Rule) -> Rule:
 
 
 def _concat(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
-    parts = [_real(b, args, at) for at in range(2, len(args["inputs"]), 3)]
-    return _ends(b, args, b.onnx("Concat", parts, axis=int(args["axis"])), 0)
+    operands = [_real(b, args, at) for at in range(2, len(args["inputs"]), 3)]
+    return _ends(b, args, b.onnx("Concat", operands, axis=int(args["axis"])), 0)
 
 
 def _where(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ def _softmax(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
 
 
 def _resize(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
-    """Linear, of integers: what ONNX Runtime computes in float32 and cuts to whole numbers."""
+    """Linear resize of integers, which ONNX Runtime computes in float32 and truncates."""
     x, *others = args["inputs"]
     attributes = {key: value for key, value in args.items() if key not in ("inputs", "outputs", "operator", "dtypes")}
     y = b.onnx(args["operator"], (b.numbers(x), *others), **attributes)
@@ -118,7 +118,7 @@ _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "
 
 RULES: Mapping[str, Rule] = {
     "QLinearConv": _qlinear_conv,
-    "com.microsoft.QLinearConv": _in_front(_qlinear_conv),
+    "com.microsoft.QLinearConv": _channels_first(_qlinear_conv),
     "QLinearMatMul": _qlinear_matmul,
     "com.microsoft.QGemm": _qgemm,
     "com.microsoft.QLinearAdd": _pairwise("Add"),
@@ -128,13 +128,13 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearSigmoid": _single("Sigmoid"),
     "com.microsoft.QLinearLeakyRelu": _leaky,
     "com.microsoft.QLinearSoftmax": _softmax,
-    "com.microsoft.QLinearAveragePool": _in_front(_single("AveragePool", _POOL)),
-    "com.microsoft.QLinearGlobalAveragePool": _in_front(_single("GlobalAveragePool")),
+    "com.microsoft.QLinearAveragePool": _channels_first(_single("AveragePool", _POOL)),
+    "com.microsoft.QLinearGlobalAveragePool": _channels_first(_single("GlobalAveragePool")),
     "com.microsoft.QLinearReduceMean": _single("ReduceMean", ("axes", "keepdims")),
 }
 
 
 def on_integers(name: str, dtypes: Sequence[int], attributes: Mapping[str, Any]) -> Rule | None:
-    """The rule of an operator that computes with stored integers otherwise than with floats; None of most."""
+    """The rule of a float operator that is defined differently for integers; None of most."""
     linear = name in ("Resize", "Upsample") and attributes.get("mode") == "linear"
     return _resize if linear and dtypes[0] in STORED else None

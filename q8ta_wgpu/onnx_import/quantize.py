@@ -1,4 +1,4 @@
-"""quantize: a float ONNX file to an int8 Model, without torch."""
+"""Quantizes a float ONNX file to an int8 Model, without torch."""
 
 from __future__ import annotations
 
@@ -28,34 +28,33 @@ def quantize(
     fit_weights: bool = True,
     progress: bool = True,
 ) -> Model:
-    """Quantizes a float ONNX file statically. Needs no torch; ONNX Runtime computes what calibration meets where it is
-    installed, else the numpy reference does.
+    """Quantizes a float ONNX file statically. Needs no torch. ONNX Runtime runs the calibration if it is installed,
+    else the numpy reference does.
 
-    Values are rounded where those of a module are, and stored as `Quantizer(precision="int8")` stores them: which
-    values need 16 bits is measured with gradients, which only PyTorch has.
+    Values are rounded at the same places as in a torch module, and stored as with `Quantizer(precision="int8")`: only
+    PyTorch has the gradients by which other precisions choose values that need 16 bits.
 
     Examples:
         >>> model = q8.quantize("net.onnx", calibration=[x, 2 * x])    # some dozens of real inputs, in practice
 
     Args:
         file: the path of an .onnx file, or its bytes.
-        example_inputs: none: the file says what its inputs are.
-        calibration: representative inputs. Each item is an array, a tuple of arrays in the order of the file's inputs,
-            or a dict by their names, of the inputs' shapes, at their largest sizes. It is
-            iterated once.
-        sizes: as `from_onnx` takes them.
-        residual: dtype of residual streams, "int16" or "int8", as `Quantizer` takes it.
-        fit_weights: whether weights are fitted to what their layers read, and biases corrected for it.
-        progress: show a progress bar on stderr if that is a terminal.
+        example_inputs: must be None, since the file describes its inputs.
+        calibration: representative inputs, iterated once. Each item is an array, a tuple of arrays in the order of the
+            file's inputs, or a dict by their names. Sizes that are ranges must be at their largest.
+        sizes: as for `from_onnx`.
+        residual: dtype of residual streams, "int16" or "int8", as for `Quantizer`.
+        fit_weights: whether weights are rounded to suit the inputs of their layers, and biases corrected accordingly.
+        progress: whether to show a progress bar on stderr, if that is a terminal.
 
     Returns:
-        A Model, as `compile` makes.
+        A Model, as from `compile`.
 
-    Warns (UserWarning) of a calibration that is zeros alone.
+    Warns (UserWarning) if all calibration inputs are zeros.
 
     Raises:
-        InputError: an argument is invalid, there is no such file; the calibration is empty, or an item is unlike the
-            inputs or leads to NaN or infinities.
+        InputError: an argument is invalid, there is no such file, the calibration is empty, or an item does not match
+            the inputs or leads to NaN or infinities.
         UnsupportedError: as `from_onnx`; or the file is quantized already.
     """
     if not isinstance(file, FILES):
@@ -73,21 +72,21 @@ def quantize(
         raise UnsupportedError("the file is quantized already, at least in part: read it by q8.from_onnx")
     for each in found.programs:
         prepare(each.graph)
-    made = Calibration(program, residual == "int16", fit_weights)
-    met, zeros = 0, True
+    calibrated = Calibration(program, residual == "int16", fit_weights)
+    items, zeros = 0, True
     with bar("quantizing", shown=progress) as update:
-        computed = Computed(file, {name: program.names[name] for name in made.wanted & set(program.names)})
+        computed = Computed(file, {name: program.names[name] for name in calibrated.wanted & set(program.names)})
         count = operator.length_hint(calibration, 0)
         for item in calibration:
-            update(met, count, "calibrating")
-            given = arrays(graph, *arguments(item))
-            zeros = zeros and not any(x.any() for x in given.values())
-            made.meet(given, met, computed(given))
-            met += 1
-        if not met:
+            update(items, count, "calibrating")
+            inputs = arrays(graph, *arguments(item))
+            zeros = zeros and not any(x.any() for x in inputs.values())
+            calibrated.meet(inputs, items, computed(inputs))
+            items += 1
+        if not items:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
-        update(met, met, "choosing scales and quantizing weights")
-        model = found.joined([made.quantized(), *map(made.quantized_like, found.programs[1:])])
+        update(items, items, "choosing scales and quantizing weights")
+        model = found.joined([calibrated.quantized(), *map(calibrated.quantized_like, found.programs[1:])])
     if zeros:
         warnings.warn("the calibration is zeros alone: give inputs as the network will meet them", stacklevel=2)
     return model

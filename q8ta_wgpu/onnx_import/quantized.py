@@ -1,4 +1,4 @@
-"""ONNX's quantizes and dequantizes, by scales of the file and by those that a network chooses while it runs."""
+"""Importer functions of ONNX's quantizes and dequantizes, with scales from the file or computed at run time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _name(dtype: int) -> str:
 
 
 def _along(b: Builder, array: Array, shape: Sequence[int], axis: int, block: int) -> Array:
-    """Scales or zero points as they broadcast with a tensor."""
+    """Scales or zero points in a shape that broadcasts with a tensor's."""
     if array.size == 1:
         return array.reshape(())
     if not -len(shape) <= axis < len(shape):
@@ -50,7 +50,7 @@ def _zeros(b: Builder, zero: str | None, scale: Array) -> Array:
 
 
 def quantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, axis: int = 1, block: int = 0) -> str:
-    """A float value as integers of `dtype`."""
+    """Quantizes a float value to integers of `dtype`; returns the stored integers."""
     _check(b, dtype)
     scales = onnx_calls.constant(b, scale, "scale")
     assert scales is not None
@@ -77,12 +77,12 @@ def quantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, a
 
 
 def _integers(values: Array, dtype: int) -> Array:
-    """Numpy's array of a dtype; that of 4 bits is held in 8."""
+    """Integers as an array of an ONNX dtype; 4-bit integers as 8-bit ones."""
     return values.astype({"uint4": "uint8", "int4": "int8"}.get(_name(dtype), _name(dtype)))
 
 
 def dequantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, axis: int = 1, block: int = 0) -> str:
-    """The real numbers that integers of `dtype` stand for: of a constant, of a stored value, or of numbers."""
+    """Dequantizes integers of `dtype`: a constant, a stored value, or float32 numbers."""
     array, scales = b.array(x), b.array(scale)
     if array is not None and scales is not None:
         return weight_of(b, array, scales, _zeros(b, zero, scales), dtype, axis, block)
@@ -104,7 +104,7 @@ def dequantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int,
 
 
 def weight_of(b: OnnxBuilder, array: Array, scales: Array, zeros: Array, dtype: int, axis: int, block: int) -> str:
-    """A dequantized constant: of int8 or int16 its integers, of others its numbers."""
+    """A dequantized constant. It is stored as int8 or int16 if possible, else as float32."""
     steps, offset = (_along(b, a, array.shape, axis, block) for a in (scales, zeros))
     whole = array.astype(np.int64)
     eight = dtype in STORED and STORED[dtype][0] == INT8X4
@@ -160,7 +160,7 @@ def dynamic(b: OnnxBuilder, args: Mapping[str, Any]) -> list[str]:
 
 
 def held(b: OnnxBuilder, x: str, dtype: int) -> str:
-    """Whole float32 numbers stored as the integers that they are."""
+    """Stores whole float32 numbers as integers of `dtype`, at scale 1."""
     stored, shift = STORED[dtype]
     return b.stored(x, QParams(1.0, -shift, stored), dtype, _bounds(dtype))
 

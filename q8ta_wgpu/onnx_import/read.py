@@ -1,5 +1,7 @@
-"""From a file to a checked program: its graph, its constants, the opsets it was written for. Nothing outside of the
-file's own folder is read, and nothing larger than the file says it is."""
+"""Reads and checks an ONNX file: its graph, its constants and the opsets that it was written for.
+
+A file may be hostile: only its own folder is read, and no more bytes than a constant's shape and dtype need.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, shown
 from q8ta_wgpu.ir.graph import Array
 
 OLDEST = 7
-"""The first opset that is read: from it on operands broadcast as they do today."""
+"""The oldest opset that is read. Since then operands broadcast as they do today."""
 
 MOST_NODES = 1 << 18
-"""Most nodes of a file, those of its functions included as often as they are called."""
+"""Limit of nodes in a file, including those of functions as often as they are called."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ def _opsets(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its own functions written out. Raises UnsupportedError where they call each other in a circle, or
-    would make too many nodes."""
+    """The model with its own functions inlined. Raises UnsupportedError if they are recursive, or would make too many
+    nodes."""
     functions = {(f.domain, f.name): f for f in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
@@ -112,7 +114,7 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def array_of(tensor: TensorProto, folder: Path | None) -> Array:
-    """A tensor's array. Raises UnsupportedError where its data is not what its shape and type say."""
+    """A tensor's array. Raises UnsupportedError if its data does not match its shape and dtype."""
     name = shown(tensor.name)
     shape = tuple(tensor.dims)
     try:
@@ -171,8 +173,8 @@ def _loaded(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> T
         raise UnsupportedError(
             f"initializer {name} takes {expected} bytes, found {length} from {offset} on in a file of {size}"
         )
-    made = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name)
+    loaded = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name)
     with path.open("rb") as file:
         file.seek(offset)
-        made.raw_data = file.read(length)
-    return made
+        loaded.raw_data = file.read(length)
+    return loaded

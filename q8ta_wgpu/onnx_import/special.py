@@ -1,4 +1,4 @@
-"""Operators that are about names, constants and dtypes alone."""
+"""Imports operators that compute nothing at run time (Constant, Shape, Identity), or only change the dtype (Cast)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from q8ta_wgpu.onnx_import.builder import STORED, OnnxBuilder
 from q8ta_wgpu.onnx_import.nodes import FLOAT, INTEGERS, RESULTS
 from q8ta_wgpu.onnx_import.read import array_of
 
-Special = Callable[
-    [OnnxBuilder, onnx.NodeProto, Sequence["str | None"], Sequence[int], Mapping[str, Any]], "list[tuple[str, int]]"
-]
+Values = Sequence["str | None"]
+Special = Callable[[OnnxBuilder, onnx.NodeProto, Values, Sequence[int], Mapping[str, Any]], "list[tuple[str, int]]"]
 
 
 def _constant(
-    b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
+    b: OnnxBuilder, node: onnx.NodeProto, operands: Values, dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
     if len(node.attribute) != 1:
         raise RefusedError(f"a Constant has one attribute, its value: found {len(node.attribute)}")
@@ -39,41 +38,41 @@ def _constant(
 
 
 def _shape(
-    b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
+    b: OnnxBuilder, node: onnx.NodeProto, operands: Values, dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
-    """Shape or Size, which follow from types."""
-    assert given[0] is not None
-    shape = b.shape_of(given[0])
-    if not b.is_constant(given[0]):
+    """Shape or Size: a constant."""
+    assert operands[0] is not None
+    shape = b.shape_of(operands[0])
+    if not b.is_constant(operands[0]):
         b.sized = b.sized or b.source
-    part = shape[attrs.get("start", 0) : attrs.get("end", len(shape))]
-    array = np.asarray(part if node.op_type == "Shape" else np.prod(shape), np.int64)
+    selected = shape[attrs.get("start", 0) : attrs.get("end", len(shape))]
+    array = np.asarray(selected if node.op_type == "Shape" else np.prod(shape), np.int64)
     return [(b.raw_constant(array), TensorProto.INT64)]
 
 
 def _same(
-    b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
+    b: OnnxBuilder, node: onnx.NodeProto, operands: Values, dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
-    """Identity, and Dropout where it is not trained."""
-    training = b.array(given[2]) if len(given) > 2 and given[2] is not None else np.asarray(False)
+    """Identity, and Dropout outside of training."""
+    training = b.array(operands[2]) if len(operands) > 2 and operands[2] is not None else np.asarray(False)
     if training is None or training.any():
         raise RefusedError("it is a dropout in training mode: export the network for inference")
-    assert given[0] is not None
-    return [(given[0], dtypes[0])]
+    assert operands[0] is not None
+    return [(operands[0], dtypes[0])]
 
 
 def _cast(
-    b: OnnxBuilder, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], attrs: Mapping[str, Any]
+    b: OnnxBuilder, node: onnx.NodeProto, operands: Values, dtypes: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[tuple[str, int]]:
-    """A conversion between float32, integers and bools, all of which are float32 numbers."""
-    x, source = given[0], dtypes[0]
+    """A conversion between float32, integers and bools, which are all float32 numbers in the graph."""
+    x, source = operands[0], dtypes[0]
     assert x is not None
     wanted = dtypes[1] if node.op_type == "CastLike" else int(attrs["to"])
     array = b.array(x)
     if array is not None and wanted in (FLOAT, *RESULTS, *nodes.FLOATS):
         with np.errstate(all="ignore"):
-            made = array.astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
-        return [(b.raw_constant(made), wanted)]
+            converted = array.astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
+        return [(b.raw_constant(converted), wanted)]
     for dtype in (source, wanted):
         if dtype != FLOAT and dtype not in RESULTS:
             raise RefusedError(

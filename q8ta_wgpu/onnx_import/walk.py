@@ -1,5 +1,5 @@
-"""The walk over the nodes of an ONNX program: each becomes what its operator's row in OPS says, or what an importer
-function of integers says."""
+"""Imports the nodes of an ONNX program one by one, by the importer function in the operator's row of OPS, or by one of
+those for quantized operators."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ RULES = {**quantized.RULES, **integer_sums.RULES, **qlinear.RULES, "com.microsof
 """The importer functions of operators on integers, by name."""
 
 DEEPEST = 8
-"""How deep operators that are functions of others may be nested."""
+"""Limit of the nesting of operators that are defined as functions of others."""
 
 
 @dataclass
 class Scope:
-    """Names of one graph or function: our value of each, or None of one that could not be imported, and its dtype."""
+    """The names in an ONNX graph or function: the value of each, None if it could not be imported, and its dtype."""
 
     values: dict[str, str | None] = field(default_factory=dict)
     dtypes: dict[str, int] = field(default_factory=dict)
 
 
 class Walk(OnnxBuilder):
-    """The walk over the nodes of a program.
+    """Imports the nodes of a program.
 
     Attributes:
-        problems: nodes by operator and reason.
-        found: the graph, and what its values are in the file.
+        problems: names of nodes that cannot be imported, by operator and reason.
+        found: the graph, and which calls of the file its nodes belong to.
     """
 
     def __init__(self, program: Program) -> None:
@@ -60,24 +60,24 @@ class Walk(OnnxBuilder):
         self._folder = Folder(dict(program.opsets))
 
     def define(self, scope: Scope, name: str, value: str | None, dtype: int) -> None:
-        """Gives a name of the file a value."""
+        """Defines a name of the file. Raises UnsupportedError if it is defined already."""
         if name in scope.values:
             raise UnsupportedError(f"the file has two values that are called {shown(name)}")
         scope.values[name], scope.dtypes[name] = value, dtype
 
     def walk(self, program: Sequence[onnx.NodeProto], scope: Scope, depth: int = 0) -> None:
-        """Imports nodes, whose problems are noted."""
+        """Imports nodes; collects problems."""
         for node in program:
             self._node(node, scope, depth)
 
     def check(self) -> None:
-        """Raises UnsupportedError where there are problems."""
+        """Raises UnsupportedError if there are problems."""
         if self.problems:
             lines = "\n".join(f"  {op} at {_places(at)}: {why}" for (op, why), at in self.problems.items())
             raise UnsupportedError(f"cannot import this program:\n{lines}\n{WAY_OUT}")
 
     def note_rest(self) -> None:
-        """Notes the nodes that belong to inputs and outputs."""
+        """Notes nodes for inputs and outputs as calls of their own."""
         self.found.calls.update((n.output, n.output) for n in self.graph.nodes[len(self.found.calls) :])
 
     def _node(self, node: onnx.NodeProto, scope: Scope, depth: int) -> None:
@@ -87,19 +87,19 @@ class Walk(OnnxBuilder):
                     f"{label(node)} reads {shown(name)}, which nothing before it writes: nodes must be in order and "
                     "form no circle"
                 )
-        given = [scope.values[name] if name else None for name in node.input]
-        known = all(value is not None for name, value in zip(node.input, given, strict=True) if name)
+        operands = [scope.values[name] if name else None for name in node.input]
+        known = all(value is not None for name, value in zip(node.input, operands, strict=True) if name)
         dtypes = [scope.dtypes[name] if name else 0 for name in node.input]
         found: list[tuple[str, int]] = []
         if known:
             self.source, self.hint = label(node), next(filter(None, node.output), node.op_type)
             try:
-                found = self._results(node, given, dtypes, depth)
+                found = self._results(node, operands, dtypes, depth)
             except (RefusedError, GraphError) as problem:
                 self._problem(node, str(problem))
             except Q8taError:
                 raise
-            except Exception as bad:  # whatever importer functions meet in what is not as they expect it
+            except Exception as bad:  # importer functions do not check all that a malformed node may have
                 self._problem(node, f"its inputs or attributes are not what it takes: {shown(str(bad))}")
         self._note_call(node, found, depth)
         for i, name in enumerate(node.output):
@@ -110,11 +110,11 @@ class Walk(OnnxBuilder):
                 self.define(scope, name, value, dtype)
 
     def _note_call(self, node: onnx.NodeProto, found: Sequence[tuple[str, int]], depth: int) -> None:
-        """Notes which nodes of the graph a node of the file became, and the floats that it gives."""
-        made, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
-        if made:
-            call = made[-1].output
-            self.found.calls.update((each.output, call) for each in made)
+        """Notes the nodes of the graph that a node of the file became, and its float results."""
+        new, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
+        if new:
+            call = new[-1].output
+            self.found.calls.update((each.output, call) for each in new)
             if name in ONNX and isinstance(kind := ONNX[name][0].int8, Moves | Monotonic):
                 self.found.moving[call] = kind
         for at, (value, dtype) in zip(node.output, found, strict=False):
@@ -131,49 +131,49 @@ class Walk(OnnxBuilder):
         )
 
     def _results(
-        self, node: onnx.NodeProto, given: Sequence[str | None], dtypes: Sequence[int], depth: int
+        self, node: onnx.NodeProto, operands: Sequence[str | None], dtypes: Sequence[int], depth: int
     ) -> list[tuple[str, int]]:
-        """The value and the dtype of each result of a node."""
+        """(value, dtype) of each result of a node."""
         attributes = nodes.attributes(node)
         name = nodes.full_name(node)
         if (special := SPECIAL.get(name)) is not None:
-            return special(self, node, given, dtypes, attributes)
-        arrays = [None if value is None else self.array(value) for value in given]
-        fixed = all(value is None or array is not None for value, array in zip(given, arrays, strict=True))
-        if given and fixed and self._folder.takes(node):
-            made = self._folder.run(node, arrays)
-            return [(self.raw_constant(array), nodes.dtype_of(array)) for array in made]
+            return special(self, node, operands, dtypes, attributes)
+        arrays = [None if value is None else self.array(value) for value in operands]
+        fixed = all(value is None or array is not None for value, array in zip(operands, arrays, strict=True))
+        if operands and fixed and self._folder.takes(node):
+            folded = self._folder.run(node, arrays)
+            return [(self.raw_constant(array), nodes.dtype_of(array)) for array in folded]
         schema = nodes.schema_of(node, self.opsets)
         results = nodes.result_dtypes(schema, node, dtypes)
         if (rule := qlinear.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:
-            args = self._arguments(node, schema, attributes, given)
+            args = self._arguments(node, schema, attributes, operands)
             values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
             values = [values] if isinstance(values, str) else values
             return [(v, self.made.get(v, t)) for v, t in zip(values, results, strict=False)]
         if name in ONNX:
             self._check_dtypes(name, dtypes, results)
-            args = self._arguments(node, schema, attributes, self._operands(name, given))
+            args = self._arguments(node, schema, attributes, self._operands(name, operands))
             if name in nodes.TABLES and dtypes[0] in STORED and arrays[1] is None:
-                assert given[0] is not None
-                return [(self._rows(node, given[0], args, dtypes[0]), dtypes[0])]
+                assert operands[0] is not None
+                return [(self._rows(node, operands[0], args, dtypes[0]), dtypes[0])]
             if results[0] in INTEGERS and name in nodes.ARITHMETIC and results[0] in dtypes:
                 return [(self._small_integers(name, args, results[0]), results[0])]
-            values = self._kept(name, ONNX[name][1](self, args), results)
+            values = self._noted(name, ONNX[name][1](self, args), results)
             return list(zip(values, results, strict=False))
-        return self._function(node, schema, given, dtypes, depth)
+        return self._function(node, schema, operands, dtypes, depth)
 
-    def _operands(self, name: str, given: Sequence[str | None]) -> list[str | None]:
-        """Operands as an operator takes them: integers as they are stored where it moves or compares them, as numbers
-        for another one."""
+    def _operands(self, name: str, operands: Sequence[str | None]) -> list[str | None]:
+        """Operands for an importer function: stored integers of one quantization for operators that move or compare
+        them, else integers as float32 numbers."""
         moves = isinstance(ONNX[name][0].int8, Moves | Monotonic) and name != "Pad"
-        stored = {self.quantization(v) for v in given if v is not None and v not in self.raw}
+        stored = {self.quantization(v) for v in operands if v is not None and v not in self.raw}
         if moves and len(stored) == 1:
-            return list(given)
-        return [v if v is None or v in self.raw else self.numbers(v) for v in given]
+            return list(operands)
+        return [v if v is None or v in self.raw else self.numbers(v) for v in operands]
 
     def _rows(self, node: onnx.NodeProto, x: str, args: Mapping[str, Any], dtype: int) -> str:
-        """Rows of stored integers at computed indices: those of a constant table have the scale by which they are
-        read."""
+        """Gathers rows of stored integers at computed indices. A constant table is stored at the scale at which the
+        result is read."""
         if x in self.raw:
             q = self.read_as(node.output[0], dtype)
             whole = self.raw[x].astype(np.int64) - STORED[dtype][1]
@@ -184,8 +184,8 @@ class Walk(OnnxBuilder):
         rows = str(ONNX[nodes.full_name(node)][1](self, {**args, "inputs": inputs}))
         return self.stored(rows, stored, dtype, stored.range)
 
-    def _kept(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
-        """An operator's results; bools that it computes are stored as such."""
+    def _noted(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
+        """Results of an importer function. Notes the ONNX dtypes of moved integers; stores computed bools as int8."""
         values = [found] if isinstance(found, str) else found
         if isinstance(ONNX[name][0].int8, Moves | Monotonic):
             for value, dtype in zip(values, results, strict=False):
@@ -208,7 +208,7 @@ class Walk(OnnxBuilder):
         if bits > 16 or name not in exact:
             raise RefusedError(
                 f"it computes with {nodes.dtype_name(dtype)} while the network runs: compute them before the network, "
-                "or from sizes and constants alone"
+                "or only from sizes and constants"
             )
         if name != "Div":
             return self.wrapped(str(ONNX[name][1](self, args)), dtype)
@@ -221,10 +221,10 @@ class Walk(OnnxBuilder):
         node: onnx.NodeProto,
         schema: onnx.defs.OpSchema | None,
         attributes: Mapping[str, Any],
-        given: Sequence[str | None],
+        operands: Sequence[str | None],
     ) -> dict[str, Any]:
         defaults = nodes.defaults(schema) if schema is not None else {}
-        inputs = list(given)
+        inputs = list(operands)
         if schema is not None and not nodes.is_variadic(schema):
             inputs += [None] * (len(schema.inputs) - len(inputs))
         return {
@@ -240,25 +240,25 @@ class Walk(OnnxBuilder):
         self,
         node: onnx.NodeProto,
         schema: onnx.defs.OpSchema | None,
-        given: Sequence[str | None],
+        operands: Sequence[str | None],
         dtypes: Sequence[int],
         depth: int,
     ) -> list[tuple[str, int]]:
-        """An operator that ONNX defines by others, as these."""
+        """Imports an operator that ONNX defines as a function of others."""
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
             raise RefusedError("control flow is not supported: unroll loops and choose branches when the file is made")
         if schema is None:
             raise RefusedError("this operator is not known: no operator of this name is in the table")
         types = [
             onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value)) if value is not None else onnx.TypeProto()
-            for value, dtype in zip(given, dtypes, strict=True)
+            for value, dtype in zip(operands, dtypes, strict=True)
         ]
         body = nodes.body_of(node, schema, self.opsets[nodes.domain_of(node)], types)
         if body is None or depth >= DEEPEST:
             raise RefusedError("this operator is not supported")
         scope = Scope()
         for i, name in enumerate(body.input):
-            value = given[i] if i < len(given) else None
+            value = operands[i] if i < len(operands) else None
             if value is not None:
                 self.define(scope, name, value, dtypes[i])
         before, at = dict(self.problems), self.source
@@ -271,8 +271,8 @@ class Walk(OnnxBuilder):
         return [(value, dtype) for value, dtype in found if value is not None]
 
     def read_as(self, name: str, dtype: int) -> QParams:
-        """Scale and zero point by which the first reader of integers takes them, what moves them left out; 1 and 0 of
-        those that have none."""
+        """The quantization with which the first reader of integers dequantizes them, after operators that only move
+        them. Scale 1 if there is none."""
         names, (stored, shift) = {name}, STORED[dtype]
         for node in self.program.graph.node:
             at = next((i for i, each in enumerate(node.input) if each in names), None)

@@ -1,4 +1,4 @@
-"""From a plan to a program for its target: linked WGSL, packed constants, buffer slots, dispatches."""
+"""Builds a program of a plan: linked WGSL, packed constants, buffer slots, dispatches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program
 def build(graph: Graph, target: Target, plan: Plan) -> Program:
     """The program that runs a plan of a lowered `graph` on `target`.
 
-    Raises DeviceError where a tensor or a packed constant is larger than the target can bind.
+    Raises DeviceError if a tensor or a packed constant is larger than the target can bind.
     """
     builder = _Builder(graph, target, plan)
     for step in plan.steps:
@@ -144,7 +144,7 @@ class _Builder:
         return len(self.constants) - 1
 
     def finish(self) -> Program:
-        """The program of all steps added."""
+        """The program of all added steps."""
         return Program(
             shaders=tuple(self.shaders),
             inputs=tuple(self._port(name) for name in self.graph.arguments),

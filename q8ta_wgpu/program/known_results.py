@@ -1,7 +1,7 @@
-"""Programs with known results: what a device's matrix units must compute before a network may use them.
+"""Programs with known results, which a device's matrix units must compute correctly before a network may use them.
 
-Some drivers compute wrong products with them (Mesa's Xe3 returned the tile at offset 0 for every offset). So each
-kernel's tile runs a product once, with sums, rows and channels that end within a tile, and with extreme values.
+Some drivers compute wrong products on matrix units (Mesa's Xe3 returned the tile at offset 0 for every offset). So
+each kernel runs a product once, with sizes that end within a tile in each dimension, and with extreme values.
 """
 
 from __future__ import annotations
@@ -26,22 +26,29 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 
 ROWS, DEPTH, CHANNELS = 300, 400, 150
-"""Sizes of a linear: larger than every tile and no multiple of any; three to seven steps of k, the last one not
-full."""
+"""Sizes of a linear: larger than every tile and no multiple of any. They take three to seven steps of k, the last one
+partial."""
 
 SHALLOW = 32
-"""k of a linear so short that some tiles have more threads than vectors of weights in a step."""
+"""k of a linear, so small that some tiles have more threads than vectors of weights in a step."""
 
 KEYS, HEAD = 150, 40
-"""Sizes for products of two activations and for attention: several steps of both, the last ones not full."""
+"""Sizes for products of two activations and for attention: several steps of each, the last one partial."""
 
 ROW_MAJOR = Layout.PACKED_INT8_4W
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A program of one dispatch, the words of its inputs by slot, the words of its expected result, and a mask of the
-    lanes that hold elements."""
+    """A program of one dispatch.
+
+    Attributes:
+        kernel: the kernel's name.
+        program: the program.
+        words: the inputs' words, by slot.
+        expected: the expected result's words.
+        lanes: a bit mask over these words; padding lanes are 0.
+    """
 
     kernel: str
     program: Program
@@ -61,7 +68,7 @@ class _Case:
 def _case(
     op: str, inputs: Mapping[str, TensorType], constants: Mapping[str, Array], attrs: Attrs, out: TensorType
 ) -> _Case:
-    """A node with random operands; the first rows of the first operand are extreme."""
+    """A node with random operands. The first two rows of the first operand are -128 and 127."""
     rng = np.random.default_rng(1)
     graph = Graph(inputs=list(inputs), outputs=["y"], types={**inputs, "y": out})
     names = [graph.add_constant(name, array) for name, array in constants.items()]
@@ -77,7 +84,7 @@ def _int8(*shape: int, zero: int) -> TensorType:
 
 
 def _spread(depth: int) -> float:
-    """A multiplier with which sums of random products fill the int8 range."""
+    """A multiplier with which sums of `depth` random products fill the int8 range."""
     return float(np.float32(2.0**14 * 60 / (73 * 73 * depth**0.5)))
 
 
@@ -115,15 +122,15 @@ def _attention() -> _Case:
 
 
 def _spares_threads(kernel: Kernel, call: Call) -> bool:
-    """Whether a step has fewer vectors of weights than its workgroup has threads."""
+    """Whether a step of k has fewer vectors of weights than the workgroup has threads."""
     constants = kernel.constants(call)
     channels = constants["UNIT_N"] * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
     return constants["STEP"] * channels < kernel.workgroup[0]
 
 
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
-    """A trial of every kernel that runs on `target` only with this unit, and a second one for tiles that load few
-    weights in a step. Attention with a mask has the tiles of attention without one."""
+    """A trial of each kernel that needs this unit, and a second one for tiles that load few weights in a step.
+    Attention with a mask is left out, since it has the tiles of attention without one."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
     shallow = _linear(SHALLOW)
     for case in (_linear(DEPTH), shallow, _product(), _attention()):
@@ -135,8 +142,9 @@ def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
         expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
         for kernel in kernels:
             reads = tuple(None if name in case.graph.constants else ROW_MAJOR for name in node.inputs)
-            placed = dict.fromkeys((*case.inputs, "y"), ROW_MAJOR)
-            program = build(case.graph, with_unit, Plan((Step(node, call, Variant(kernel, reads, ROW_MAJOR)),), placed))
+            layouts = dict.fromkeys((*case.inputs, "y"), ROW_MAJOR)
+            step = Step(node, call, Variant(kernel, reads, ROW_MAJOR))
+            program = build(case.graph, with_unit, Plan((step,), layouts))
             slots = {port.buffer[1]: pack(case.inputs[port.name], ROW_MAJOR) for port in program.inputs}
             lanes = pack(np.full(expected.shape, -1, np.int8), ROW_MAJOR)
             yield Trial(kernel.name, program, slots, pack(expected, ROW_MAJOR), lanes)

@@ -1,7 +1,8 @@
-"""WGSL functions for indices and coordinates, written from the table of layouts (`ir.layout.PACKINGS`).
+"""Generates WGSL functions between indices and coordinates from the table of layouts (`ir.layout.PACKINGS`).
 
 p and d are (n, c, h, w): an element's coordinates and the tensor's extents. `index_4C(p, d)` is the index of the word
-that holds p. `coord_4C(word, d)` gives the coordinates of lane 0 of a word, outside the tensor for words of padding.
+that holds the element. `coord_4C(word, d)` is the coordinates of lane 0 of a word; for padding words they lie outside
+the tensor.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _AXIS = dict(zip("NCHW", "xyzw", strict=True))
 
 
 def layout_functions() -> Iterator[str]:
-    """The functions of every layout, row-major floats included."""
+    """The functions of every layout, including row-major floats."""
     for layout, packing in {ROW_MAJOR: ROWS, **PACKINGS}.items():
         yield _index(layout.short, packing)
         yield _coord(layout.short, packing)

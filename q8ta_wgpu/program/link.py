@@ -1,22 +1,22 @@
-"""Links a kernel's WGSL: writes what depends on the call, and adds what `main` reaches (q8ta_wgpu/program/resolve.py).
+"""Links a kernel's WGSL: generates declarations for a call, and adds definitions that `main` uses (resolve.py).
 
-A word is four elements: a u32 of int8, a vec2<u32> of int16. The linker writes these for an activation operand `x`:
+A word is four elements: a u32 of int8, a vec2<u32> of int16. The linker generates these for an activation operand `x`:
 
-* `x_index(p)`: the index of the word with coordinates p.
+* `x_index(p)`: the index of the word at coordinates p.
 * `x_word(p)`: that word (integers only).
 * `x_at(p)`: the element as i32 or f32.
-* `x_word_of(word)`: its word for a word of the result, where both are integers.
-* `x_Word`, `x_lanes(word)`: the type of its words, and their elements.
-* `x_quad(m, quad)`: behind a weighted sum, the word in row m of an operand stored like the result.
+* `x_word_of(word)`: its word that corresponds to a word of the result, if both are integers.
+* `x_Word`, `x_lanes(word)`: the type of its words, and the elements of a word.
+* `x_quad(m, quad)`: in the epilogue of a weighted sum, the word in row m of an operand stored like the result.
 
 For the result there are `y_index(p)`, `y_coord(word)`, Y_LANE (the step from one lane to the next), Element (i32 or
-f32), `Word`, `packed(elements)`, and behind a weighted sum `y_quad(m, quad)`, the index of its word. An epilogue
-supplies the hooks of its stages.
+f32), `Word`, `packed(elements)`, and in an epilogue `y_quad(m, quad)`, the index of its word. The epilogue's stages
+bring functions of their own.
 
-Constant operands are arrays with their name. `Kernel.wide` names operands bound as vectors of four words instead. For a
+Constant operands are arrays of their name. Operands in `Kernel.wide` are bound as vectors of four words instead. For a
 variadic operand `x`, `x_at(i, p)` reads the i-th, and `x_item(i, at)` its buffer at an index. A synced kernel with the
-main of `words` defines `combine(a, b, ...)` from words to a word. Where all its layouts and dtypes are equal, all is
-bound as vectors of 16 bytes.
+main of `words` defines `combine(a, b, ...)`, a word from words. If all its layouts and dtypes are equal, all operands
+and the result are bound as vectors of 16 bytes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
 @dataclass(frozen=True)
 class Binding:
-    """How one operand of a dispatch is bound: its WGSL name, dtype, layout (None for constants), and whether it is read
-    where the result is written."""
+    """One operand of a dispatch: its WGSL name, dtype, layout (None for constants), and whether an epilogue reads it at
+    the position of the result."""
 
     name: str
     dtype: str
@@ -55,7 +55,7 @@ class Binding:
 
 
 def bindings(op: Op, call: Call, layouts: Sequence[Layout | None]) -> tuple[Binding, ...]:
-    """The bindings of a call's operands in order. Activation operands of a variadic operator are numbered."""
+    """The bindings of a call's operands, in order. Operands of a variadic operator are numbered: x0, x1 ..."""
     found = []
     for position, t in enumerate(call.inputs):
         operand = op.operand(position, call.attrs)
@@ -73,6 +73,7 @@ def _axis(layout: Layout) -> str:
 
 
 def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
+    """The declarations of an operand."""
     name = binding.name
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{_element(name, binding.dtype, wide)}>;"]
     if binding.dtype in RANGES:
@@ -81,8 +82,8 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
         lines.append(f"fn {name}_lanes(word: {word}) -> vec4<i32> {{ return {unpack}(word); }}")
     if binding.at_result and binding.dtype == FLOAT32:
         lines.append(f"alias {name}_Word = vec4<f32>;")
-        places = (f"{name}[first + channel_place(min(quad * 4u + {i}u, params.channels - 1u))]" for i in range(4))
-        body = f"let first = first_place(m); return vec4<f32>({', '.join(places)});"
+        elements = (f"{name}[first + channel_place(min(quad * 4u + {i}u, params.channels - 1u))]" for i in range(4))
+        body = f"let first = first_place(m); return vec4<f32>({', '.join(elements)});"
         lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ {body} }}")
     elif binding.at_result and binding.layout is not None:
         index = _quad_index(name, binding.layout)
@@ -104,22 +105,22 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
 
 
 def _quad_index(name: str, layout: Layout) -> str:
-    """The index of four channels of row m of a weighted sum."""
-    if layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W):  # channels lie side by side
+    """WGSL for the index of a word: four channels of row m of a weighted sum."""
+    if layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W):  # channels are contiguous
         return "m * params.quads + quad"
     return f"index_{layout.short}(position(m, quad), params.{name}_dims)"
 
 
 def _counterpart(binding: Binding, same: bool) -> str:
-    """A function from a word of the result to the operand's word: the same index where shape and layout are the
-    same."""
+    """The function from an index of the result to the operand's word. `same`: shape and layout are those of the result,
+    so the index is, too."""
     name = binding.name
-    place = "word" if same else f"{name}_index(y_coord(word))"
-    return f"fn {name}_word_of(word: u32) -> {_BUFFER[binding.dtype]} {{ return {name}[{place}]; }}"
+    index = "word" if same else f"{name}_index(y_coord(word))"
+    return f"fn {name}_word_of(word: u32) -> {_BUFFER[binding.dtype]} {{ return {name}[{index}]; }}"
 
 
 def _element(name: str, dtype: str, wide: Sequence[str]) -> str:
-    """The WGSL type of one entry of a buffer. A vector holds two words of int16."""
+    """The WGSL type of one entry of a buffer. A wide entry holds four words of int8 or two of int16."""
     if dtype == INT16X4 and name in wide:
         return "vec4<u32>"
     return f"vec4<{_BUFFER[dtype]}>" if name in wide else _BUFFER[dtype]
@@ -141,7 +142,7 @@ def _variadic(op: Op, operands: Sequence[Binding], wide: Sequence[str]) -> list[
 
 
 def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, ...]:
-    """What a synced kernel binds as vectors: everything, where all is of one dtype and every index the result's."""
+    """The names that a synced kernel binds as vectors: all, if all have one dtype, shape and layout; else none."""
     activations = [(b, t.shape) for b, t in zip(operands, call.inputs, strict=True) if b.layout]
     same = (out, call.output.dtype, call.output.shape)
     if any((b.layout, b.dtype, shape) != same for b, shape in activations):
@@ -150,7 +151,7 @@ def _synced(operands: Sequence[Binding], call: Call, out: Layout) -> tuple[str, 
 
 
 def _combined(operands: Sequence[Binding], dtype: str, wide: bool) -> list[str]:
-    """What words.wgsl needs, made from `combine`: an item is a word, or a vector of four of int8 or two of int16."""
+    """The declarations that words.wgsl needs, from `combine`. An item is a word, or with `wide` a vector of words."""
     names = [b.name for b in operands if b.layout]
     items = ", ".join(f"{name}: {'vec4<u32>' if wide else f'{name}_Word'}" for name in names)
     loads = ", ".join(f"{name}[at]" if wide else f"{name}_word_of(at)" for name in names)
@@ -168,6 +169,7 @@ def _combined(operands: Sequence[Binding], dtype: str, wide: bool) -> list[str]:
 
 
 def _result(dtype: str, layout: Layout, slot: int, wide: Sequence[str]) -> list[str]:
+    """The declarations of the result."""
     buffer = f"@group(0) @binding({slot}) var<storage, read_write> y: array<{_element('y', dtype, wide)}>;"
     step = ["0u"] * 4
     stored = []
@@ -189,7 +191,7 @@ def _result(dtype: str, layout: Layout, slot: int, wide: Sequence[str]) -> list[
 
 
 def fields(kernel: Kernel, op: Op, call: Call, words: int) -> Params:
-    """All uniform fields of a dispatch: 4-vectors first, so that no padding is needed between fields."""
+    """All uniform fields of a dispatch, 4-vectors first, so that no padding is needed between fields."""
     found: dict[str, np.uint32 | np.int32 | np.float32 | tuple[int, int, int, int]] = {}
     for binding, t in zip(bindings(op, call, [Layout.DEFAULT] * len(call.inputs)), call.inputs, strict=True):
         if binding.layout is not None:
@@ -202,8 +204,8 @@ def fields(kernel: Kernel, op: Op, call: Call, words: int) -> Params:
 
 def params_bytes(params: Params) -> bytes:
     """The uniform buffer's contents, padded to 16 bytes."""
-    parts = [np.array(v, np.uint32).tobytes() if isinstance(v, tuple) else v.tobytes() for v in params.values()]
-    data = b"".join(parts)
+    fields = [np.array(v, np.uint32).tobytes() if isinstance(v, tuple) else v.tobytes() for v in params.values()]
+    data = b"".join(fields)
     return data + bytes(-len(data) % 16)
 
 
@@ -216,14 +218,8 @@ def link(
     params: Params,
     target: Target = BASELINE,
 ) -> str:
-    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`,
-    as `target` takes it fastest.
-
-    An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for
-    a float32 or a packed result, `dot` the packed or the emulated dot product, `held` and `exchanged` how weights come
-    to the threads of gemm_registers.wgsl, and `no_x` takes the place of the name
-    of an optional operand `x` that the call leaves out.
-    """
+    """The complete WGSL module for a call of `kernel` with operands in `layouts` and the result in `out`, in the form
+    that is fastest on `target`."""
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
     combines = kernel.synced and "words" in source
@@ -242,27 +238,38 @@ def link(
         generated += _combined(operands, call.output.dtype, "y" in wide)
     generated += _result(call.output.dtype, out, len(operands), wide)
     generated.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
-    after = call.attrs.get("epilogue")
-    if after and call.output.dtype in RANGES:
+    epilogue = call.attrs.get("epilogue")
+    if epilogue and call.output.dtype in RANGES:
         generated.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     generated += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    meant = {
-        "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
-        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
-        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
-        **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]},
-    }
-    stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
-    kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 lies as float32 does
-    chosen = tuple(stem if stem in files() or "=" in stem else _choice(stem, kinds) for stem in stems)
+    chosen = _chosen((*(epilogue.source if epilogue else ()), *source), op, call, target)
     try:
         return resolve.module(chosen, tuple(generated), kernel.unrolled(target))
     except LinkError as error:
         raise LinkError(f"kernel {kernel.name}: {error}") from None
 
 
-def _choice(stem: str, kinds: Sequence[str]) -> str:
-    """The file that a name of a choice stands for: of the first kind that has one."""
+def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[str, ...]:
+    """The files and bindings that the stems in `Kernel.source` stand for. Most are names of files. Others are
+
+    * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise other stems without a file.
+    * `dot`: the packed or the emulated dot product.
+    * `held`, `exchanged`: how the threads of gemm_registers.wgsl get weights.
+    * `x`, an optional operand that the call leaves out: `no_x`.
+    """
+    meaning = {
+        "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
+        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
+        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
+        **{operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]},
+    }
+    kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 is stored as float32
+    known = (meaning.get(stem, stem) for stem in stems)
+    return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in known)
+
+
+def _file_of(stem: str, kinds: Sequence[str]) -> str:
+    """The file `stem_kind` of the first kind that has one."""
     names = [f"{stem}_{kind}" for kind in kinds]
     return next((name for name in names if name in files()), names[-1])
 

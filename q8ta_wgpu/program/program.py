@@ -1,4 +1,4 @@
-"""A program: everything a device needs to run a model, as numbers and WGSL text."""
+"""A program: everything that a device needs to run a model, as numbers and WGSL text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import counted
 
 BufferRef = tuple[Literal["slot", "constant"], int]
-"""A buffer by kind and index: a slot that values share, or a constant."""
+"""Kind and index of a buffer: a slot that values share, or a constant."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a program: the logical tensor, and the buffer that holds it in `layout`."""
+    """An input, output or state of a program: the tensor, and the buffer that holds it in `layout`, of `size` bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,18 +30,18 @@ class Dispatch:
     """One kernel launch.
 
     Attributes:
-        kernel: the kernel's name, for instance q8ta_conv2d.dw.
-        value: the value it writes.
+        kernel: the kernel's name, for example q8ta_conv2d.dw.
+        value: name of the value that it writes.
         source: its place in the user's model.
         shader: index into the program's shaders.
         buffers: buffers in binding order; the last one is written.
         uniform: (offset, bytes) into the program's uniforms, bound after the buffers.
         grid: workgroups in x, y, z.
         layouts: of the inputs that have one, then of the output.
-        moved: bytes read and written if every operand moves once.
-        macs: multiply-accumulates; 0 where its time does not depend on them.
+        moved: bytes read and written if each operand is read once.
+        macs: multiply-accumulates; 0 if its time does not depend on them.
         stages: names of the stages of a weighted sum's epilogue.
-        offsets: the byte from which each buffer is bound; empty where all are from the first.
+        offsets: byte offset at which each buffer is bound; empty if all are 0.
     """
 
     kernel: str
@@ -59,18 +59,24 @@ class Dispatch:
 
     @property
     def described(self) -> str:
-        """The value it writes, and the stages of its epilogue."""
+        """The name of its value, with the stages of its epilogue."""
         return f"{self.value} ({self.stages})" if self.stages else self.value
 
 
 @dataclass(frozen=True)
 class Program:
-    """Shaders, buffers and dispatches in order.
+    """Shaders, buffers, and dispatches in order.
 
-    `slots` are sizes in bytes. `constants` are uploaded once, as they are. `values` has the bytes of each tensor in a
-    slot; several share a slot one after the other. `states` are values that dispatches read and write in slots of their
-    own, which stay from run to run, with the words that they begin with. `notes` say which features of the device it
-    does not use, and why.
+    Attributes:
+        shaders: WGSL modules.
+        slots: sizes of the slots in bytes.
+        constants: words, uploaded once.
+        uniforms: parameters of all dispatches.
+        dispatches: in execution order.
+        inputs, outputs: ports in order.
+        states: port and initial words of each state. It has a slot of its own, which is kept from run to run.
+        values: bytes of each tensor in a slot. Several share a slot, one after the other.
+        notes: features of the device that are not used, and why.
     """
 
     shaders: tuple[str, ...]
@@ -90,7 +96,7 @@ class Program:
         return sum(self.slots)
 
     def on_matrix_units(self, dispatch: Dispatch) -> bool:
-        """Whether a dispatch uses matrix units: its shader enables them."""
+        """Whether a dispatch uses matrix units."""
         return "\nenable chromium_experimental_subgroup_matrix;" in self.shaders[dispatch.shader]
 
     def __str__(self) -> str:

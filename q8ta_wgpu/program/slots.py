@@ -1,5 +1,8 @@
-"""Assigns values to buffer slots by lifetime. Slots, not offsets in an arena: WebGPU refuses one buffer bound both for
-reading and writing in a dispatch, even for disjoint ranges."""
+"""Assigns values to buffer slots by lifetime.
+
+Slots are buffers, not offsets in one arena, since WebGPU does not allow a dispatch to read and write the same buffer,
+even in disjoint ranges.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lifetime:
-    """The steps during which a value must exist, from the one that writes it to the last that reads it, and its
+    """The steps during which a value must exist, from the one that writes it to the last that reads it, and its size in
     bytes."""
 
     first: int
@@ -18,24 +21,24 @@ class Lifetime:
 
 
 def assign_slots(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], list[int]]:
-    """The slot of every value, and the bytes of every slot.
+    """The slot of each value, and the bytes of each slot.
 
-    Greedy by size, as in TensorFlow Lite's planner: larger values first, each into the smallest slot that is free over
-    its whole lifetime, else a new one. Values that live at the same step never share a slot.
+    Greedy by size, as in TensorFlow Lite's planner: values are taken from large to small, each into the smallest slot
+    that is free during its lifetime, or a new one. Values that live at the same step never share a slot.
     """
     slots: list[int] = []
-    held: list[list[Lifetime]] = []
+    occupied: list[list[Lifetime]] = []
     assigned: dict[str, int] = {}
     for name, life in sorted(values.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
-        free = [i for i, lives in enumerate(held) if all(life.first > o.last or life.last < o.first for o in lives)]
+        free = [i for i, lives in enumerate(occupied) if all(life.first > o.last or life.last < o.first for o in lives)]
         if free:
             slot = min(free, key=lambda i: slots[i])
         else:
             slot = len(slots)
             slots.append(0)
-            held.append([])
+            occupied.append([])
         slots[slot] = max(slots[slot], life.size)
-        held[slot].append(life)
+        occupied[slot].append(life)
         assigned[name] = slot
     return assigned, slots
 
@@ -47,7 +50,8 @@ def lifetimes(
     outputs: Sequence[str],
     sizes: Mapping[str, int],
 ) -> dict[str, Lifetime]:
-    """Lifetimes of the values of a list of steps. Inputs live from before the first step, outputs past the last."""
+    """The lifetime of each value in a list of steps. Inputs live from before the first step, outputs until after the
+    last."""
     first = {name: -1 for name in inputs} | {name: step for step, name in enumerate(writes)}
     last = dict(first)
     for step, names in enumerate(reads):

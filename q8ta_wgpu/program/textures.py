@@ -1,5 +1,7 @@
-"""WGSL between textures of an application and values of a program: one dispatch before the first one, one after the
-last. A texture holds one image with the channels of the value; one channel is grey."""
+"""WGSL that copies an application's texture to an input of a program, or an output to a texture, in one dispatch.
+
+A texture holds one image with the channels of the value. An image of one channel is grey.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.program import Port
 
 CHANNELS = (1, 3, 4)
-"""Numbers of channels an image may have."""
+"""Numbers of channels that an image may have."""
 
 WRITABLE = ("rgba8unorm", "rgba16float", "rgba32float")
 """Formats with four float channels that every WebGPU device can store to."""
@@ -18,18 +20,18 @@ _THREADS = 64
 
 
 def image_size(shape: Shape) -> tuple[int, int] | None:
-    """Width and height of a value that is an image; None for others."""
+    """Width and height of a value that is one image; None for others."""
     n, c, h, w = canonical(shape)
     return (w, h) if n == 1 and c in CHANNELS else None
 
 
 def groups(port: Port) -> int:
-    """Workgroups of either shader for a port."""
+    """Workgroups of the shader for a port."""
     return -(-_threads(port) // _THREADS)
 
 
 def _threads(port: Port) -> int:
-    """Threads: one for each word read into, or pixel written."""
+    """Threads of the shader: one for each word of an int8 input, else one for each pixel."""
     n, _, h, w = canonical(port.shape)
     return word_count(port.shape, _layout(port)) if port.dtype == INT8X4 else n * h * w
 
@@ -39,8 +41,7 @@ def _layout(port: Port) -> Layout:
 
 
 def read_texture(port: Port) -> str:
-    """A shader that reads a texture into an input: a float32 input gets the values a shader reads, a uint8 input 255
-    times that.
+    """A shader that copies a texture to an input: to float32 the values that a shader reads, to uint8 255 times these.
 
     Bindings: 0 the texture, 1 the value.
     """
@@ -71,7 +72,8 @@ def _image(port: Port) -> str:
 
 
 def _packed_image(port: Port) -> str:
-    """The shader for uint8 inputs: a thread makes a word of the input's layout, minus 128 as the graph stores it."""
+    """The shader for uint8 inputs. A thread writes one word in the input's layout, with 128 subtracted from each byte,
+    as the graph stores uint8."""
     n, c, h, w = canonical(port.shape)
     layout = _layout(port)
     axis = "xyzw"[PACKINGS[layout].packed]
@@ -91,7 +93,7 @@ def _packed_image(port: Port) -> str:
 
 
 def write_texture(port: Port, format: str) -> str:
-    """A shader that writes a float32 output to a texture of one of WRITABLE; a missing alpha channel is opaque.
+    """A shader that writes a float32 output to a texture of a format in WRITABLE; a missing alpha channel is opaque.
 
     Bindings: 0 the value, 1 the texture.
     """

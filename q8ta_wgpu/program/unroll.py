@@ -1,12 +1,12 @@
-"""Unrolls the loops of WGSL text whose number of turns is known.
+"""Unrolls loops in WGSL text whose number of turns is known.
 
-`for (var i = 0u; i < N; i++) { ... }` with a known N becomes N blocks that begin with `const i = ...;`. WGSL scopes the
-name, so the body stays as it is. Local arrays indexed by it alone are then indexed by constants, which every compiler
-keeps in registers. GPU drivers unroll such loops themselves. Mesa's lavapipe does not unroll many of them, and keeps
-arrays indexed in a loop in memory: the same matrix product runs 1.5 to 2.1 times as fast unrolled.
+`for (var i = 0u; i < N; i++) { ... }` with a known N becomes N blocks that begin with `const i = ...;`. The body is
+unchanged, since WGSL scopes the name. Local arrays that are indexed only by `i` are then indexed by constants, so that
+every compiler keeps them in registers. GPU drivers unroll such loops themselves. Mesa's lavapipe often does not, and
+keeps arrays that are indexed in a loop in memory: the same matrix product runs 1.5 to 2.1 times as fast unrolled.
 
-Anything else (another form of loop, a bound that is no constant, `break` or `continue`, a loop variable that the body
-sets) stays as it is.
+Other loops are unchanged: of another form, with a bound that is no constant, with `break` or `continue`, or with a body
+that assigns the loop variable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 
 MOST_TURNS = 32
-"""Most turns of a loop that is unrolled."""
+"""Limit of turns of a loop that is unrolled."""
 
 _CONST = re.compile(r"^const (\w+)(?:\s*:\s*u32)? = ([^;]+);", re.MULTILINE)
 _LOOP = re.compile(r"\bfor \(var (\w+) = 0u; \1 < (\d+u|[A-Z][A-Z0-9_]*); \1\+\+\) \{")
@@ -36,15 +36,15 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def unroll(text: str, known: Mapping[str, int] | None = None) -> str:
-    """The text without comments, with its loops of a known number of turns, at most MOST_TURNS, unrolled.
+    """The text without comments, with loops of at most MOST_TURNS turns unrolled.
 
-    `known` are constants it may use, by default those of the text.
+    `known` are integer constants that bounds may name, by default those of the text.
     """
     text = _COMMENT.sub("", text)
-    return _written_out(text, constants(text) if known is None else known)
+    return _unrolled(text, constants(text) if known is None else known)
 
 
-def _written_out(text: str, known: Mapping[str, int]) -> str:
+def _unrolled(text: str, known: Mapping[str, int]) -> str:
     done, at = [], 0
     while loop := _LOOP.search(text, at):
         name, bound = loop.groups()
@@ -53,16 +53,16 @@ def _written_out(text: str, known: Mapping[str, int]) -> str:
         turns = _value(bound, known)
         done.append(text[at : loop.start()])
         if turns is None or turns > MOST_TURNS or _JUMP.search(body) or re.search(_CHANGED.format(name), body):
-            done.append(f"{loop.group()}{_written_out(body, known)}}}")
+            done.append(f"{loop.group()}{_unrolled(body, known)}}}")
         else:
-            inner = _written_out(body, known)
+            inner = _unrolled(body, known)
             done.append(" ".join(f"{{ const {name} = {turn}u;{inner}}}" for turn in range(turns)))
         at = end + 1
     return "".join([*done, text[at:]])
 
 
 def _end_of_block(text: str, at: int) -> int:
-    """The end of the block that is open at a position."""
+    """The position of the brace that closes the block which is open at a position."""
     depth = 1
     for brace in re.compile(r"[{}]").finditer(text, at):
         depth += 1 if brace.group() == "{" else -1
@@ -72,7 +72,7 @@ def _end_of_block(text: str, at: int) -> int:
 
 
 def constants(text: str) -> dict[str, int]:
-    """The module's integer constants of at least 0 by name, in their order."""
+    """The module's non-negative integer constants, by name."""
     waiting = dict(_CONST.findall(text))
     known: dict[str, int] = {}
     while found := {name: v for name, e in waiting.items() if (v := _value(e, known)) is not None}:
@@ -82,7 +82,7 @@ def constants(text: str) -> dict[str, int]:
 
 
 def _value(expression: str, known: Mapping[str, int]) -> int | None:
-    """The value of a u32 expression; None where it is not understood."""
+    """The value of a u32 expression of numbers, known names and + - * / %; None of any other expression."""
     try:
         return _evaluate(ast.parse(_NUMBER.sub(r"\1", expression).strip(), mode="eval").body, known)
     except (SyntaxError, LookupError, ArithmeticError):

@@ -1,6 +1,6 @@
-"""A scanner of WGSL: the definitions of a module, and which other definitions each refers to.
+"""Scans WGSL for the definitions of a module, and for the names at module scope that each of them uses.
 
-It knows enough of the language to distinguish references from members, local names and attributes. It knows no types.
+It knows enough of the language to distinguish such names from members, local names and attributes. It knows no types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIRECTIVES = ("diagnostic(", "enable ")
 _DECLARATIONS = frozenset(("fn", "struct", "const", "override", "var", "alias"))
 _LOCAL = frozenset(("let", "var", "const"))
 _WITH_EXPRESSIONS = frozenset(("workgroup_size", "binding", "group", "size", "align", "id"))
-"""Attributes whose arguments are expressions. Arguments of others (builtin, interpolate ...) are names of their own."""
+"""Attributes whose arguments are expressions. Arguments of others (builtin, interpolate ...) are keywords."""
 
 _WORDS = """
 alias break case const const_assert continue continuing default diagnostic discard else enable false fn for if let
@@ -43,7 +43,7 @@ subgroup_matrix_left subgroup_matrix_right subgroup_matrix_result i8 row_major c
 subgroupMatrixStore subgroupMatrixMultiplyAccumulate subgroupShuffle
 """
 _LANGUAGE = frozenset(_WORDS.split())
-"""Words with a meaning in WGSL itself: keywords, types, address spaces and functions."""
+"""WGSL's own words: keywords, types, address spaces and functions."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Definition:
     """One declaration at module scope.
 
     Attributes:
-        name: the name it defines.
+        name: the name that it defines.
         kind: its keyword.
-        file, line: its place; line 0 for definitions written by Python.
+        file, line: its place; line 0 for generated definitions.
         text: the declaration with its attributes.
     """
 
@@ -65,21 +65,21 @@ class Definition:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """Names at module scope that it refers to, in the order of first use. Computed when asked: few definitions need
+        """Names at module scope that it uses, in the order of first use. Computed on demand, as few definitions need
         it."""
         tokens = _tokens(self.text)
         return tuple(dict.fromkeys(_references(tokens, *_head(tokens))))
 
     @functools.cached_property
     def fields(self) -> tuple[str, ...]:
-        """The members of `params` that it reads."""
+        """The fields of `params` that it reads."""
         tokens = _tokens(self.text)
         read = (tokens[i + 2] for i, word in enumerate(tokens[:-2]) if word == "params" and tokens[i + 1] == ".")
         return tuple(dict.fromkeys(read))
 
     @property
     def place(self) -> str:
-        """file.wgsl:line, or what it is written from."""
+        """file.wgsl:line, or a description of what generated it."""
         return f"{self.file}.wgsl:{self.line}" if self.line else self.file
 
 
@@ -114,7 +114,7 @@ def _definition(text: str, file: str, line: int) -> Definition:
 
 
 def _head(tokens: Sequence[str]) -> tuple[int, int]:
-    """Positions of a declaration's keyword and name. Raises ValueError where there are none."""
+    """Indices of a declaration's keyword and name among its tokens. Raises ValueError if there are none."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token in "({[") - (token in ")}]")
@@ -126,9 +126,9 @@ def _head(tokens: Sequence[str]) -> tuple[int, int]:
 
 
 def _references(tokens: Sequence[str], kind: int, name: int) -> Iterator[str]:
-    """Names that a declaration uses and that are not its own name, members, or local names in scope."""
-    scopes: list[tuple[set[str], bool]] = [(set(), False)]  # names, and whether it is a loop's header
-    waiting: list[str] = []  # local names, in scope after their statement
+    """Names that a declaration uses, except its own name, members, and local names in scope."""
+    scopes: list[tuple[set[str], bool]] = [(set(), False)]  # local names, and whether the scope is a loop's header
+    waiting: list[str] = []  # local names that are in scope after the present statement
     in_struct, in_body, at = tokens[kind] == "struct", False, 0
     while at < len(tokens):
         token, at = tokens[at], at + 1
@@ -166,7 +166,7 @@ def _after_attribute(tokens: Sequence[str], at: int) -> int:
 
 @functools.cache
 def files() -> Mapping[str, str]:
-    """The text of every WGSL file of the kernels, by name without the ending."""
+    """The text of every WGSL file of the kernels, by name without the suffix."""
     found: dict[str, str] = {}
     for folder in importlib.resources.files("q8ta_wgpu.kernels").iterdir():
         for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():

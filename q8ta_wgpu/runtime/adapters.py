@@ -1,4 +1,4 @@
-"""Chooses the adapter that a user names, and opens it once, to be shared."""
+"""Opens the adapter that a user names. Each adapter is opened once and shared."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _open_lock = ProcessLock()
 
 
 def open_device(device: Any = None, matrix_work: bool = False) -> Device:
-    """The Device for what a user passes.
+    """The Device that a user's `device` argument means.
 
     Args:
         device: None (best adapter); a part of an adapter's name, backend or engine; an engine with such a part
-            ('dawn:nvidia'); either with the number of one of several equal adapters ('nvidia#1'); the position of an
+            ('dawn:nvidia'); either with the number of one of several equal adapters ('nvidia#1'); the index of an
             adapter in `engines.listed()`; an adapter or a device of wgpu or wgpudawn; or a Device.
-        matrix_work: whether matrix units are of use; see `_with_matrix_units`.
+        matrix_work: whether the network has large int8 products. Then Dawn is preferred where it has matrix units.
 
     Returns:
         A device. Devices opened here are shared: the same adapter gives the same Device, unless that one was lost.
 
     Raises:
-        DeviceError: no adapter fits, or none that fits can make a device.
+        DeviceError: no adapter matches, or none that does can make a device.
     """
     if isinstance(device, Device):
         return device
     with _open_lock:
         if device is None or isinstance(device, str) or type(device) is int:
             found = _by_name(device)
-            free = device is None or (isinstance(device, str) and not _named_engine(device)[0])
-            return _with_matrix_units(found) if matrix_work and free else found
+            any_engine = device is None or (isinstance(device, str) and not _named_engine(device)[0])
+            return _with_matrix_units(found) if matrix_work and any_engine else found
         engine = engines.engine_of(device)
         if engine is not None and not engine.is_device(device):
             return _from_adapter(engine, device, _number(engine, device))
@@ -54,11 +54,10 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
 
 
 def _with_matrix_units(found: Device) -> Device:
-    """The device of Dawn for the same adapter, where Dawn offers matrix units on it that compute right; else `found`,
-    of wgpu-native.
+    """Dawn's device for the adapter of `found`, if Dawn has matrix units there that compute correctly; else `found`.
 
-    Engines give only the model of a card. With several equal cards, the order is trusted where both engines list as
-    many by one backend, since they share the driver. Otherwise `found` stays.
+    Engines tell only the model of a card. Several equal cards are told apart by their order, if both engines list
+    equally many of them through the same backend, hence the same driver. Otherwise `found` is returned.
     """
     if (dawn := engines.dawn()) is None:
         return found
@@ -67,8 +66,8 @@ def _with_matrix_units(found: Device) -> Device:
         alike = [a for a in found.engine.adapters() if (_card(a), _backend(a)) == (_card(own), _backend(own))]
         offering = [a for a in dawn.adapters() if _card(a) == _card(own) and dawn.matrix_units(a)]
         others = [a for a in offering if _backend(a) == _backend(offering[0])]
-        told_apart = len(alike) == 1 or (others and _backend(others[0]) == _backend(own))
-        if own in alike and len(alike) == len(others) and told_apart:
+        same_order = len(alike) == 1 or (others and _backend(others[0]) == _backend(own))
+        if own in alike and len(alike) == len(others) and same_order:
             adapter = others[alike.index(own)]
             other = _from_adapter(dawn, adapter, _number(dawn, adapter))
             return other if other.target.matrix_units else found
@@ -84,13 +83,13 @@ def _backend(adapter: Any) -> str:
 
 
 def _named_engine(name: str) -> tuple[str, str]:
-    """The engine in a user's text, or '', and the rest of the text."""
+    """(engine, rest) of a user's text such as 'dawn:nvidia'; the engine is '' if none is named."""
     engine, _, rest = name.partition(":")
     return (engine.lower(), rest) if engine.lower() in engines.NAMES else ("", name)
 
 
 def title(engine: Engine, name: str, number: int) -> str:
-    """The name of an adapter, with its number where several have that name: 'NVIDIA H200 (Vulkan, dawn)#1'."""
+    """The name of an adapter, with its number if several have that name: 'NVIDIA H200 (Vulkan, dawn)#1'."""
     alike = sum(engine.describe(adapter) == name for adapter in engine.adapters())
     return f"{name}#{number}" if alike > 1 and number >= 0 else name
 
@@ -102,7 +101,7 @@ def titles() -> list[str]:
 
 
 def _fits(text: str, name: str) -> bool:
-    """Whether an adapter's title is what a user's text means: 'nvidia', or 'nvidia#1'."""
+    """Whether a user's text, such as 'nvidia' or 'nvidia#1', matches an adapter's title."""
     text, name = text.lower(), name.lower()
     part, _, wanted = text.rpartition("#")
     own, _, number = name.rpartition("#")
@@ -110,13 +109,13 @@ def _fits(text: str, name: str) -> bool:
 
 
 def _by_name(name: str | int | None) -> Device:
-    engine, part = _named_engine(name) if isinstance(name, str) else ("", "")
+    engine, text = _named_engine(name) if isinstance(name, str) else ("", "")
     names: list[str] = []
     problems: list[str] = []
     for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
         names.append(owner.describe(adapter))
         number = names[:i].count(names[i])
-        wanted = isinstance(name, str) and name and _fits(part, title(owner, names[i], number))
+        wanted = isinstance(name, str) and name and _fits(text, title(owner, names[i], number))
         if name is None or i == name or wanted:
             try:
                 return _from_adapter(owner, adapter, number)
@@ -130,8 +129,8 @@ def _by_name(name: str | int | None) -> Device:
     listed = ", ".join(f"{i}: {text}" for i, text in enumerate(every))
     if engine and not names:
         raise DeviceError(
-            f"the engine {engine} is installed and takes no adapter of this machine (what it says about them is on "
-            f"stderr); there are {listed}"
+            f"the engine {engine} is installed and takes no adapter of this machine (its messages are on stderr); "
+            f"there are {listed}"
         )
     raise DeviceError(
         f"no adapter is called {shown(name)}; there are {listed}, and 'reference', which computes in numpy"
@@ -139,8 +138,8 @@ def _by_name(name: str | int | None) -> Device:
 
 
 def _number(engine: Engine, adapter: Any) -> int:
-    """The position of an adapter among those of the same name: equal cards differ by their order, where wgpu shows
-    it."""
+    """The index of an adapter among those of the same name. An adapter that wgpu does not list among several gets a
+    negative number of its own."""
     equal = [a for a in engine.adapters() if engine.describe(a) == engine.describe(adapter)]
     return next((i for i, a in enumerate(equal) if a is adapter), 0 if len(equal) == 1 else -id(adapter))
 

@@ -1,4 +1,4 @@
-"""Runs between an application's own buffers and textures: nothing passes through the host."""
+"""Runs a program on an application's own buffers and textures, so that no data passes through the host."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ _TEXTURE_USAGES = {name: getattr(wgpu.TextureUsage, name) for name in ("TEXTURE_
 
 
 class Binding:
-    """A program bound to buffers and textures, to run again and again. `Session.bind` makes it.
+    """A program bound to buffers and textures, to be run repeatedly. `Session.bind` makes it.
+
+    Args:
+        executor: runs the program.
+        inputs: a buffer or texture for each input.
+        outputs: a buffer or texture for each output; None makes a buffer.
+        uint8: names of the inputs that are images of uint8.
 
     Attributes:
         outputs: the resources that the outputs are written to, in order.
-
-    `uint8` names the inputs that are passed as uint8.
     """
 
     def __init__(
@@ -40,14 +44,14 @@ class Binding:
         self.outputs: list[Any] = []
         with self._device.lock, wgpu_errors(f"{self._device.name} could not bind the program"):
             for port, resource in zip(executor.program.inputs, inputs, strict=True):
-                self._take(port, resource, port.name in uint8)
-            for port, given in zip(executor.program.outputs, outputs, strict=True):
-                made = given is None
-                resource = self._device.wgpu.create_buffer(size=port.size, usage=STORAGE) if made else given
+                self._bind_input(port, resource, port.name in uint8)
+            for port, resource in zip(executor.program.outputs, outputs, strict=True):
+                if resource is None:
+                    resource = self._device.wgpu.create_buffer(size=port.size, usage=STORAGE)
                 self.outputs.append(resource)
-                self._give(port, resource)
+                self._bind_output(port, resource)
 
-    def _take(self, port: Port, resource: Any, uint8: bool) -> None:
+    def _bind_input(self, port: Port, resource: Any, uint8: bool) -> None:
         what = f"input {port.name!r}"
         if self._is_buffer(resource, what):
             _check_buffer(what, port, resource, "COPY_SRC")
@@ -71,7 +75,7 @@ class Binding:
             )
         )
 
-    def _give(self, port: Port, resource: Any) -> None:
+    def _bind_output(self, port: Port, resource: Any) -> None:
         what = f"output {port.name!r}"
         if self._is_buffer(resource, what):
             _check_buffer(what, port, resource, "COPY_DST")
@@ -98,7 +102,7 @@ class Binding:
         )
 
     def _is_buffer(self, resource: Any, what: str) -> bool:
-        """Whether a resource is a buffer. Raises InputError for one that is no texture either, or of another device."""
+        """Whether a resource is a buffer. Raises InputError if it is no texture either, or of another device."""
         package, found = self._device.engine.package, type(resource).__name__
         if not isinstance(resource, (package.GPUBuffer, package.GPUTexture)):
             raise InputError(f"{what} must be a buffer or a texture of {package.__name__}, found {found}")
@@ -109,7 +113,7 @@ class Binding:
         return isinstance(resource, package.GPUBuffer)
 
     def _step(self, text: str, port: Port, *bound: tuple[dict[str, Any], Any]) -> Step:
-        """A dispatch with a bind group layout of its own: kinds of bindings with the resources."""
+        """A dispatch with a bind group layout of its own. `bound` has the kind and the resource of each binding."""
         gpu = self._device.wgpu
         entries = [{"binding": i, "visibility": COMPUTE, **kind} for i, (kind, _) in enumerate(bound)]
         layout = gpu.create_bind_group_layout(entries=entries)

@@ -1,7 +1,6 @@
-"""Dawn, from the optional package wgpudawn: its toggles, how it waits, thread safety of its devices, and its matrix
-units.
+"""Dawn, from the optional package wgpudawn: its toggles, waiting, thread safety and matrix units.
 
-Where a name private to a version of wgpudawn is missing, WebGPU's own form is used.
+If a version of wgpudawn lacks a private name that is used here, WebGPU's public API is used instead.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _SYNCHRONIZED = "implicit-device-synchronization"
 _MATRICES = "chromium-experimental-subgroup-matrix"
 
 _EXACT_CLOCK = ("timestamp_quantization",)
-"""The toggle that makes timestamps coarse, against websites that measure others. It is disabled."""
+"""The toggle that makes timestamps coarse, as a protection against websites. It is disabled."""
 
 _UNCLEARED = ("disable_workgroup_init",)
-"""Dawn's toggle to leave workgroup memory uncleared. Kernels write it before they read it. With clearing, products on
-matrix units take 1 to 4 % longer on an H200, and SwiftShader compiles longer."""
+"""Dawn's toggle to leave workgroup memory uncleared, since kernels write it before they read it. With clearing,
+products on matrix units take 1 to 4 % longer on an H200, and SwiftShader compiles longer."""
 
 _BLOCK = 100_000_000
 """Nanoseconds of a blocking wait, after which Python may handle a signal."""
@@ -60,10 +59,10 @@ class DawnRecorder(HandleRecorder):
 
 
 class Dawn(Engine):
-    """Dawn, Chromium's WebGPU. Raises ImportError where wgpudawn is not installed.
+    """Dawn, Chromium's WebGPU. Raises ImportError if wgpudawn is not installed.
 
-    A process has one instance of Dawn. If nobody has made it yet, it is made with `allow_unsafe_apis`, without which
-    adapters hide their matrix units.
+    A process has one instance of Dawn. Unless the application has made it already, it is made with `allow_unsafe_apis`,
+    without which adapters hide their matrix units.
     """
 
     name = "dawn"
@@ -81,8 +80,8 @@ class Dawn(Engine):
             extras.set_instance_extras(enable_toggles=["allow_unsafe_apis"])
 
     def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
-        # An adapter of Dawn makes one device. A later one comes from a new listing, at the same position among equal
-        # cards.
+        # An adapter of Dawn makes only one device. Another one needs an adapter from a new listing: the one at the same
+        # index among equal cards.
         equal = [a for a in self._listed if a.info == adapter.info]
         fresh = [a for a in self.package.gpu.enumerate_adapters_sync() if a.info == adapter.info]
         if adapter in equal and len(fresh) == len(equal):
@@ -99,7 +98,7 @@ class Dawn(Engine):
         )
 
     def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
-        """Only a device with implicit synchronization may be used while another thread waits on it."""
+        """The locks of a device. Only with implicit synchronization it may be used while another thread waits on it."""
         lock = ProcessLock()
         return lock, contextlib.nullcontext() if _SYNCHRONIZED in device.features else lock
 

@@ -1,4 +1,4 @@
-"""Devices with what is measured on them: arithmetic, rates, matrix units, and the target that follows."""
+"""Devices with what was measured on them: arithmetic, rates, matrix units, and the resulting target."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ _LIMITS = {
 """A target's limits by WebGPU's names. Every program needs those of BASELINE."""
 
 PHONES = ("Adreno", "Mali")
-"""Parts of the names of adapters for which upstream's choice between im2col and other kernels was measured (#17568)."""
+"""Parts of adapters' names. On these, ExecuTorch's rule for im2col was measured (pull request #17568)."""
 
 
 class Device(OpenDevice):
     """An open device with its pipelines and measured rates. Sessions and threads may share it.
 
-    Raises DeviceError where the device offers less than WebGPU's baseline (some OpenGL drivers do), or fails when its
+    Raises DeviceError if the device offers less than WebGPU's baseline, as some OpenGL drivers do, or fails while its
     dot products are measured.
 
     Attributes, beyond those of OpenDevice:
-        target: the target of programs for it.
-        unit_faults: matrix units that are not used, with the reason: they compute other bytes, or their kernels do not
-            compile.
+        target: the target for which programs are built.
+        unit_faults: matrix units that are not used, with the reason: wrong results, or kernels that do not compile.
     """
 
     def __init__(self, wgpu_device: Any) -> None:
@@ -44,16 +43,16 @@ class Device(OpenDevice):
 
     @property
     def contract(self) -> str:
-        """How the device breaks the arithmetic contract of the int8 operators; empty where it keeps it."""
+        """How the device breaks the arithmetic contract of the int8 operators; empty if it does not."""
         return str(self._once("contract", lambda: probe.contract(self)))
 
     @property
     def loop_turns(self) -> int:
-        """How many of the `target.loop_turns` turns that kernels rely on the loops of a thread take."""
+        """The number of turns after which the device ends a thread's loops; at most `target.loop_turns` is tried."""
         return int(self._once("loop_turns", lambda: probe.loop_turns(self, self.target.loop_turns)))
 
     def check_loops(self) -> None:
-        """Raises DeviceError where the device ends loops earlier than kernels allow for."""
+        """Raises DeviceError if the device ends loops earlier than kernels may need."""
         if self.loop_turns < (needed := self.target.loop_turns):
             raise DeviceError(
                 f"{self.name} ends the loops of a thread after {self.loop_turns} turns, where kernels rely on "
@@ -68,20 +67,20 @@ class Device(OpenDevice):
 
     @property
     def unit_rate(self) -> float:
-        """Measured rate of the fastest matrix unit of the target: 10^9 operations (2 a multiply-accumulate) a second; 0
-        without one."""
+        """Measured rate of the target's fastest matrix unit, in 10^9 operations (2 for each multiply-accumulate) per
+        second; 0 without one."""
         units = self.target.matrix_units
         return float(self._once("unit_rate", lambda: max((rates.unit_rate(self, u) for u in units), default=0.0)))
 
     @property
     def copy_rate(self) -> float:
-        """Measured copy bandwidth: 10^9 bytes read and written a second, in buffers larger than most caches."""
+        """Measured copy bandwidth, in 10^9 bytes read and written per second, of buffers larger than most caches."""
         return float(self._once("copy_rate", lambda: rates.copy_rate(self)))
 
     def _target(self) -> Target:
-        """The device's limits and behaviour. Dot products are measured, except where both forms are known to be alike.
+        """The device's limits and behaviour. On GPUs, packed dot products and their emulation are measured.
 
-        A rate counts as higher only if it is by a quarter, the noise of such a measurement.
+        One counts as faster only if it is so by a quarter: smaller differences may be noise.
         """
         limits = self.wgpu.limits
         found = replace(
@@ -92,7 +91,7 @@ class Device(OpenDevice):
             uniform_alignment=max(limits["min-uniform-buffer-offset-alignment"], 16),
         )
         if self.software:
-            # SwiftShader's compiler takes gigabytes and minutes for loops that are written out.
+            # SwiftShader's compiler takes gigabytes and minutes for unrolled loops.
             llvmpipe = "llvmpipe" in self.name
             return replace(found, unroll=llvmpipe, shuffles=llvmpipe and probe.shuffles(self))
         packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
@@ -105,11 +104,11 @@ class Device(OpenDevice):
         )
 
     def _units(self, target: Target) -> tuple[MatrixUnit, ...]:
-        """The adapter's matrix units that compute what the reference does. The others become `unit_faults`."""
-        right = []
+        """The adapter's matrix units that compute the reference's results. The others become `unit_faults`."""
+        usable = []
         for unit in self.engine.matrix_units(self.wgpu.adapter):
             if fault := probe.wrong_unit(self, target, unit):
                 self.unit_faults[unit] = fault
             else:
-                right.append(unit)
-        return tuple(right)
+                usable.append(unit)
+        return tuple(usable)

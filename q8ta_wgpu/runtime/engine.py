@@ -1,7 +1,7 @@
-"""What an engine is: an implementation of WebGPU behind wgpu-py's API. Here is what all engines share.
+"""Engine: an implementation of WebGPU behind wgpu-py's API. This file has what all engines share.
 
-Other files of this folder use the objects of an engine by WebGPU's own names. Only native.py and dawn.py know what one
-engine alone has.
+Other files of this folder use an engine's objects by WebGPU's own names. Only native.py and dawn.py contain what is
+specific to one engine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 Lock = contextlib.AbstractContextManager[Any]
 
 LONGEST = 1000
-"""Characters of what a driver or a compiler says that are passed on."""
+"""Limit of characters of a driver's or compiler's message that are passed on."""
 
 _raised: set[type[Exception]] = set()
 """Exception classes of the packages in use."""
@@ -39,10 +39,10 @@ _raised: set[type[Exception]] = set()
 
 @contextlib.contextmanager
 def wgpu_errors(doing: str) -> Iterator[None]:
-    """Turns errors of an engine into DeviceError: `doing`, and the driver's words.
+    """Converts errors of an engine to DeviceError, with `doing` and the driver's message.
 
-    These are GPUError and its subclasses, GPUPipelineError, and RuntimeError itself where a request or a mapping fails.
-    Other exceptions, subclasses of RuntimeError included, are mistakes in Python and pass unchanged.
+    Engines raise GPUError and its subclasses, GPUPipelineError, and plain RuntimeError if a request or a mapping fails.
+    Other exceptions, also subclasses of RuntimeError, are mistakes in Python and pass unchanged.
     """
     try:
         yield
@@ -50,8 +50,8 @@ def wgpu_errors(doing: str) -> Iterator[None]:
         if not isinstance(error, tuple(_raised)) and type(error) is not RuntimeError:
             raise
         said = one_line(error, LONGEST)
-        # With Dawn they form a cycle with the error. A memoryview that is in use when Python collects it ends the
-        # process: `write_buffer` has one.
+        # With Dawn, frames form a cycle with the error, so that the garbage collector frees them. It may find a
+        # memoryview of `write_buffer` that is still in use, which ends the process.
         traceback.clear_frames(error.__traceback__)
         raise DeviceError(f"{doing}: {said}") from error
 
@@ -60,13 +60,12 @@ class Engine:
     """An implementation of WebGPU, from a package with wgpu-py's API. The methods here use that API only.
 
     Attributes:
-        name: the name users write: 'wgpu-native' or 'dawn'.
+        name: the name that users write: 'wgpu-native' or 'dawn'.
         package: the Python package.
-        features: features requested for a device where its adapter has them.
+        features: features that are requested for a device if its adapter has them.
         subgroups: the engine's name for the feature of subgroup operations.
-        recorder: the recorder of programs where the engine's own functions are available; `recording.Recorder` works
-            everywhere.
-        listing: held while adapters are listed and devices requested.
+        recorder: a recorder that calls the engine's C functions; `recording.Recorder` works with any engine.
+        listing: lock that is held while adapters are listed and devices requested.
     """
 
     name: str
@@ -125,8 +124,8 @@ class Engine:
         return device.create_shader_module(label=label, code=code)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
-        """Gives up command buffers of a working device that nobody will submit, before their buffers are destroyed. It
-        submits nothing: until a submission an engine keeps uploaded data, even if nothing uses it."""
+        """Gives up command buffers that will not be submitted, before the buffers in them are destroyed. The device
+        must work. The empty submission frees uploaded data, which engines keep until the next submission."""
         device.queue.submit([])
 
     def compilers(self, device: Any) -> int:
@@ -134,8 +133,7 @@ class Engine:
         return 1
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
-        """The int8 products that an adapter reports for its matrix units; none where the engine has no access to
-        them."""
+        """The int8 products that an adapter reports for its matrix units; none if the engine has no access to them."""
         return ()
 
     def timestamp_period(self, device: Any) -> float:
@@ -144,6 +142,6 @@ class Engine:
 
 
 def rank(adapter: Any) -> tuple[int, int]:
-    """The sort key of an engine's adapters."""
+    """The sort key of an engine's adapters, the best first."""
     info = adapter.info
     return _TYPE_ORDER.get(info["adapter_type"], 4), _BACKEND_ORDER.get(info["backend_type"], 3)

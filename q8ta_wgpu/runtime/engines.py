@@ -1,4 +1,4 @@
-"""The engines of this process and all their adapters."""
+"""The engines of this process and their adapters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ native = functools.cache(WgpuNative)
 
 @functools.cache
 def dawn() -> Dawn | None:
-    """Dawn, loaded when first used; None where wgpudawn is not installed."""
+    """Dawn, loaded when first used; None if wgpudawn is not installed."""
     try:
         return Dawn()
     except ImportError:
@@ -39,7 +39,7 @@ def engines() -> Iterator[Engine]:
 
 
 def named(name: str) -> Engine:
-    """The engine of one of NAMES. Raises DeviceError where it is not installed."""
+    """The engine of a name in NAMES. Raises DeviceError if it is not installed."""
     found = next((engine for engine in engines() if engine.name == name), None)
     if found is None:
         raise DeviceError(f'the engine {name} is not installed: pip install "q8ta-wgpu[dawn]"')
@@ -54,10 +54,10 @@ def engine_of(value: Any) -> Engine | None:
 
 
 def listed(only: Engine | None = None) -> Iterator[tuple[Engine, Any]]:
-    """All adapters with their engines, in the order of `devices`: each engine's best first. With `only`, those of one
-    engine.
+    """All adapters with their engines, in the order of `python -m q8ta_wgpu devices`: each engine's best first. With
+    `only`, those of one engine.
 
-    Raises DeviceError where an engine cannot list its adapters and no other one has any.
+    Raises DeviceError if an engine cannot list its adapters and no other one has any.
     """
     failed, found = None, False
     for engine in engines() if only is None else (only,):

@@ -1,4 +1,4 @@
-"""Runs a program on a device: uploads, one pre-recorded command buffer for each run, and read-back."""
+"""Runs a program on a device: uploads inputs, submits a recorded command buffer, and reads outputs back."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ class Run:
     def result(self) -> list[Words]:
         """Waits for the run and returns its output words in port order, in new arrays.
 
-        Other threads may submit and wait meanwhile. Raises DeviceError where the device fails.
+        Other threads may submit and wait meanwhile. Raises DeviceError if the device fails.
         """
         return self._executor._read(self._staging, self._submitted)
 
     def discard(self) -> None:
-        """Gives back what the run holds. The device still finishes it; later runs are queued behind it."""
+        """Gives the run's staging buffer back without reading it. The device still finishes the run."""
         self._executor._runs.give_back(self._staging)
 
 
 class Executor:
     """Buffers, pipelines and bind groups of one program on one device, made once. Several threads may call it.
 
-    Runs may overlap: `submit` queues one, and the device takes them in order, so that they can share slots. Each run in
-    flight has a staging buffer of its own.
+    Runs may overlap: `submit` queues a run. The device executes runs in order, so they share slots. Each run in flight
+    has a staging buffer of its own.
 
-    All methods raise DeviceError with wgpu's words where the device refuses: out of memory, lost.
+    All methods raise DeviceError with wgpu's message if the device fails: out of memory, lost.
 
     Args:
-        program: what to run.
-        device: where.
-        sharing: an executor of the same network for inputs of other sizes. What stays from run to run is then in its
-            buffers, and it is closed after this one.
+        program: the program to run.
+        device: the device to run it on.
+        sharing: an executor of the same network for inputs of other sizes. Both use that one's buffers for states, and
+            it must be closed after this one.
 
     Attributes:
-        recorded: how many runs were recorded in commands of a caller's own, of which nobody knows when they run.
+        recorded: how many runs were recorded in command encoders of the caller, who alone knows when they run.
     """
 
     def __init__(self, program: Program, device: Device, sharing: Executor | None = None) -> None:
@@ -84,8 +84,8 @@ class Executor:
             raise
 
     def _load(self, sharing: Executor | None) -> None:
-        """Makes everything. The lock is released in between: other programs run while the pipelines of this one
-        compile."""
+        """Creates all buffers and pipelines. The lock is released in between, so that other programs can run while
+        pipelines compile."""
         program, device = self.program, self.device
         self._steps: list[Step] = []
         wanted = [(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches]
@@ -111,7 +111,7 @@ class Executor:
             self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
             self._runs = RecordedRuns(self._recorder, device.lock, max(self._outputs_size, 16))
             self._loaded = True
-            # Uploads keep their memory until something is submitted, and not every session runs.
+            # Engines keep the memory of uploads until the next submission, and some sessions never run.
             device.wgpu.queue.submit([])
 
     def _buffer(self, size: int, usage: int) -> Any:
@@ -119,7 +119,7 @@ class Executor:
         return self._made[-1]
 
     def _made_slots(self, sharing: Executor | None) -> list[Any]:
-        """A buffer for each slot. Those of states may be another program's."""
+        """A buffer for each slot. Those of states are another executor's if it shares them."""
         states, slots = {port.buffer[1]: port.name for port, _ in self.program.states}, []
         if sharing is not None:
             sharing.check_open()
@@ -127,13 +127,13 @@ class Executor:
             if (name := states.get(index)) is None:
                 slots.append(self._buffer(size, STORAGE))
                 continue
-            made = (
+            shared = (
                 sharing._kept[name].taken()
                 if sharing
                 else Shared(self.device.wgpu.create_buffer(size=size, usage=STORAGE))
             )
-            self._kept[name] = made
-            slots.append(made.buffer)
+            self._kept[name] = shared
+            slots.append(shared.buffer)
         return slots
 
     def _bind(self, dispatch: Dispatch, pipeline: Pipeline) -> Step:
@@ -157,7 +157,7 @@ class Executor:
 
     @property
     def memory(self) -> Memory:
-        """Device memory held, at its maximum so far."""
+        """Device memory, at its maximum so far."""
         program = self.program
         return Memory(
             slots=program.slots,
@@ -169,7 +169,7 @@ class Executor:
 
     @contextlib.contextmanager
     def states(self) -> Iterator[States]:
-        """What stays from run to run, while nothing else is submitted."""
+        """The states of the program. During the context nothing else is submitted."""
         with self.device.lock, wgpu_errors(f"{self.device.name} could not read or write states"):
             self.check_open()
             yield self._states
@@ -179,7 +179,7 @@ class Executor:
         return self.submit(inputs).result()
 
     def submit(self, inputs: Sequence[Words]) -> Run:
-        """Uploads input words in port order and queues a run. It has read `inputs` when it returns."""
+        """Uploads input words in port order and queues a run. `inputs` may be changed when it returns."""
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self.check_open()
@@ -188,8 +188,8 @@ class Executor:
             staging, commands = self._runs.take()
             try:
                 submitted = recorder.submit(commands)
-                # The next run is recorded while the device works on this one. Not on the first run: many programs run
-                # once, and recorded commands must be submitted.
+                # The next run is recorded while the device works on this one. But not at the first run: many programs
+                # run only once, and recorded commands must be submitted.
                 if self._ran:
                     self._runs.record_ahead()
                 self._ran = True
@@ -199,9 +199,9 @@ class Executor:
         return Run(self, staging, submitted)
 
     def _compile_in_sight(self) -> None:
-        """Before the first run, runs every dispatch by itself below a bar, where one would be seen. A software adapter
-        compiles a kernel when it first runs: seconds each, of which a whole run tells nothing. Inputs are uploaded
-        after it, as values share buffers."""
+        """Before the first run on a software adapter, runs every dispatch by itself with a progress bar, if one is
+        visible. These adapters compile a kernel when it first runs, which may take seconds. Inputs must be uploaded
+        afterwards, since values share buffers."""
         if self._ran or not self.device.software or not visible():
             return
         dispatches = self.program.dispatches
@@ -220,8 +220,8 @@ class Executor:
         record_pass(encoder, [*before, *self._steps, *after])
 
     def upload(self, inputs: Sequence[Words]) -> None:
-        """Writes input words to the buffers of the input ports. Raises for a lost device, also without inputs:
-        submitting to one would end the process."""
+        """Writes input words to the buffers of the input ports. Raises DeviceError for a lost device, also without
+        inputs, since submitting to one would end the process."""
         if not inputs and not self.device.alive:
             raise DeviceError(f"{self.device.name} was lost: open another session")
         buffers = [self.buffer(port.buffer) for port in self.program.inputs]
@@ -243,16 +243,16 @@ class Executor:
         return outputs
 
     def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
-        """Microseconds of every dispatch, shape (repeats, dispatches), by timestamp queries: one compute pass for each
-        dispatch."""
+        """Microseconds of every dispatch, shape (repeats, dispatches), by timestamp queries. Each dispatch has its own
+        compute pass."""
         return self._timed(inputs, repeats, [[step] for step in self._steps])
 
     def time_runs(
         self, inputs: Sequence[Words], repeats: int, runs: int = 1, only: int | None = None
     ) -> NDArray[np.float64]:
-        """Microseconds of a run, shape (repeats,): `runs` runs back to back in one compute pass between two timestamps.
+        """Microseconds of a run, shape (repeats,), measured over `runs` runs in one compute pass.
 
-        A run is every dispatch, or the one at position `only`.
+        A run is all dispatches, or only the one at index `only`.
         """
         steps = self._steps if only is None else [self._steps[only]]
         return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
@@ -275,15 +275,15 @@ class Executor:
         return microseconds
 
     def poison(self, word: int) -> None:
-        """Fills every slot but those of states with a word. Tests use it to show that nothing reads what was not
-        written."""
-        every = enumerate(zip(self.program.slots, self._slots, strict=True))
-        for size, slot in (pair for place, pair in every if place not in self._states.slots):
-            self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
+        """Fills every slot except those of states with a word. Tests use it to show that nothing reads memory that was
+        not written."""
+        for index, (size, slot) in enumerate(zip(self.program.slots, self._slots, strict=True)):
+            if index not in self._states.slots:
+                self.device.wgpu.queue.write_buffer(slot, 0, np.full(size // 4, word, np.uint32))
 
     def close(self) -> None:
         """Frees the buffers once no run uses them. Runs in flight still give their results; later ones raise
-        DeviceError. In a forked child the buffers are left to the parent process."""
+        DeviceError. In a forked child it does nothing: the buffers are the parent's."""
         if self.device.lock.inherited:
             return
         with self.device.lock:
@@ -291,7 +291,7 @@ class Executor:
                 ahead = [commands for _, commands in self._runs.ahead]
                 with contextlib.suppress(DeviceError), wgpu_errors(f"{self.device.name} was lost"):
                     if ahead and self.device.alive:
-                        with self._states.preserved():  # engines that must submit what was recorded run it
+                        with self._states.preserved():  # some engines must submit what was recorded, which runs it
                             self.device.engine.discard(self.device.wgpu, ahead)
                 self._runs.close()
             for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):

@@ -1,7 +1,7 @@
-"""Findings about adapters in the user's cache folder: one JSON file for each adapter, driver and engine.
+"""Stores results of probes in the user's cache folder: one JSON file for each adapter, driver and engine.
 
-Files are replaced as a whole, never written in place, so that a process that stops halfway, or two that write at once,
-leave a valid file. What cannot be read or written is measured again.
+Files are replaced as a whole, never written in place. So the file stays valid if a process stops halfway, or two write
+at once. If it cannot be read or written, the probes run again.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ MAX_BYTES = 1 << 16
 
 
 def folder() -> Path:
-    """The platform's cache folder for this library. Raises RuntimeError where the user has no home."""
+    """The platform's cache folder for this library. Raises RuntimeError if the user has no home."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA", "")
         return (Path(local) if local else Path.home() / "AppData" / "Local") / "q8ta_wgpu" / "Cache"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "q8ta_wgpu"
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (given if given.is_absolute() else Path.home() / ".cache") / "q8ta_wgpu"
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (configured if configured.is_absolute() else Path.home() / ".cache") / "q8ta_wgpu"
 
 
 def identity(info: Mapping[str, Any]) -> dict[str, str]:
-    """What a measurement depends on besides the kernel, from a device's info."""
+    """The adapter, driver and engine that a measurement depends on, from a `Device.info`."""
     names = ("device", "backend_type", "description", "vendor", "vendor_id", "device_id", "engine")
     return {name: str(info.get(name, "")) for name in names}
 
 
 def file_name(kind: str, adapter: Mapping[str, str]) -> str:
-    """The name of an adapter's file of a kind, from its identity."""
+    """The file name for an adapter's identity. `kind` is 'probe' or 'tune'."""
     digest = hashlib.blake2b(json.dumps(adapter, sort_keys=True).encode(), digest_size=6).hexdigest()
     name = re.sub(r"[^A-Za-z0-9]+", "-", f"{adapter['device']} {adapter['backend_type']}").strip("-")[:80]
     return f"{kind}-{name}-{digest}.json"
 
 
 def read(path: Path, most: int) -> tuple[Any, str]:
-    """The JSON of a file, and what is wrong with it. (None, '') for a missing file."""
+    """(JSON value, problem) of a file of at most `most` bytes; (None, '') for a missing file."""
     try:
         # Non-blocking: a pipe may have no writer.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
@@ -68,28 +68,28 @@ def read(path: Path, most: int) -> tuple[Any, str]:
 
 
 def write(path: Path, content: Any) -> None:
-    """Writes a value as JSON, or leaves the file as it was. Raises OSError where that fails."""
+    """Writes a value as JSON. On failure it raises OSError, and the file stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace({path: json.dumps(content, indent=0).encode()})
 
 
 def digest(*parts: str | bytes) -> str:
-    """The key of a finding: a hash of all that it depends on besides the adapter, such as the probe's text."""
+    """The key of a finding: a hash of everything that it depends on besides the adapter, such as the probe's WGSL."""
     found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+    for item in parts:
+        data = item.encode() if isinstance(item, str) else item
         found.update(len(data).to_bytes(8, "little") + data)
     return found.hexdigest()
 
 
 def recall(info: Mapping[str, Any], key: str) -> Any:
-    """The finding stored under a key for an adapter, by its `Device.info`; None without one."""
+    """The finding of an adapter, by its `Device.info` and a key; None if there is none."""
     return _findings(info)[1].get(key)
 
 
 def keep(info: Mapping[str, Any], key: str, found: Any) -> None:
-    """Stores a JSON value, where there is a folder for it. Nothing is stored for an adapter that does not name its
-    driver: it may have another one tomorrow."""
+    """Stores a JSON value as the finding of a key, if there is a cache folder. Nothing is stored for an adapter that
+    does not name its driver, since a new driver could not be told from the old one."""
     path, findings = _findings(info)
     if path is None or not info.get("description"):
         return

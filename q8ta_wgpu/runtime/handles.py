@@ -1,6 +1,6 @@
-"""Recording by webgpu.h: the C functions under a package's Python classes, called on the handles themselves.
+"""Recording by the C functions of webgpu.h, called directly on the handles of a package's Python objects.
 
-wgpu-native and Dawn both implement webgpu.h, and both packages reach it through cffi. They differ in how errors are
+wgpu-native and Dawn both implement webgpu.h, and both packages call it through cffi. They differ in how errors are
 reported and in how to wait.
 """
 
@@ -22,22 +22,22 @@ _UPLOAD: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.MAP_WRITE
 _TARGET: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 _LARGE = 4 << 20
-"""Bytes from which inputs are copied to mapped memory here. `write_buffer` copies with one thread, to memory that is
-new at every call (3 GB/s in Dawn, 10 in wgpu-native, of 25 possible beside an NVIDIA H200). Smaller inputs are written
-by it."""
+"""Inputs of at least so many bytes are copied to mapped memory here, smaller ones by `write_buffer`. That copies with
+one thread, to memory that is new at every call: 3 GB/s in Dawn, 10 in wgpu-native, of 25 possible beside an NVIDIA
+H200."""
 
 _UPLOADS = 2
-"""Upload buffers: one is written while the copy from the other waits in the queue."""
+"""Number of upload buffers: one is written while the copy from the other waits in the queue."""
 
 _SPIN = 5e-3
-"""Seconds of polling before a wait blocks, on a GPU. Later the delay of blocking no longer matters."""
+"""Seconds of polling before a wait blocks, on a GPU. After that the delay of blocking no longer matters."""
 
 mapping: dict[int, Any] = {}
-"""Callbacks that an engine may still call: they must not be garbage collected before."""
+"""Callbacks that an engine may still call, so that they are not garbage collected before."""
 
 
 class HandleStaging(Staging):
-    """A buffer with its map callback, and the answer: status and message, or what interrupted it.
+    """A buffer with its map callback, and the callback's answers: (status, message), or an exception.
 
     Attributes:
         writable: of an upload buffer, whether it is mapped.
@@ -58,7 +58,7 @@ class HandleStaging(Staging):
             answers.append((status, api.from_c_string_view(message)))
             mapping.pop(id(answers), None)
 
-        # Python runs signal handlers here too, and the engine would swallow a KeyboardInterrupt.
+        # Python may run signal handlers in the callback, and the engine would swallow a KeyboardInterrupt.
         def interrupted(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
             answers.insert(0, error)
             mapping.pop(id(answers), None)
@@ -68,17 +68,17 @@ class HandleStaging(Staging):
         self.callback = api.new_struct("WGPUBufferMapCallbackInfo", mode=mode, callback=self._mapped)
 
     def expect(self) -> None:
-        """Call before mapping: forgets old answers, and keeps the callback alive until it was called."""
+        """To be called before mapping: clears old answers, and keeps the callback alive until it was called."""
         self.answers.clear()
         mapping[id(self.answers)] = self._mapped
 
     def forget(self) -> None:
-        """Call where mapping was refused: releases the callback."""
+        """To be called if mapping was refused: releases the callback."""
         mapping.pop(id(self.answers), None)
 
 
 class HandleRecorder(Recorder):
-    """Recorder by webgpu.h's functions on handles. `works` says whether they are available.
+    """A recorder that calls webgpu.h's functions on handles. `works` tells whether they are available.
 
     Attributes:
         api: the module that holds `lib`, `libf` (which raises errors), `ffi` and helpers for structs.
@@ -159,7 +159,7 @@ class HandleRecorder(Recorder):
         return staging
 
     def _map(self, staging: HandleStaging, mode: int, submitted: Any) -> None:
-        """Maps a whole buffer after a submission. Raises the answer, unless it was success."""
+        """Maps a whole buffer after a submission. Raises an error unless the answer was success."""
         staging.expect()
         try:
             future = self._safe.wgpuBufferMapAsync(staging.handle, mode, 0, staging.size, staging.callback)
@@ -175,7 +175,7 @@ class HandleRecorder(Recorder):
             raise RuntimeError(f"a buffer could not be mapped: {message or status}")
 
     def _wait(self, staging: HandleStaging, submitted: Any, future: Any, blocking: float) -> None:
-        """Waits for the answer to a mapping. It polls until `blocking` on the performance counter, then blocks."""
+        """Waits for the answer to a mapping: polls until the performance counter is `blocking`, then blocks."""
         raise NotImplementedError
 
     def unmap(self, staging: Staging) -> None:
@@ -185,16 +185,16 @@ class HandleRecorder(Recorder):
 
 
 def works(recorder: type[Recorder], device: Any) -> bool:
-    """Whether a recorder can drive a device. It writes a few words and reads them back, through every upload buffer in
-    turn. False where a version of the package has other names."""
-    made: list[Any] = []
+    """Whether a recorder works on a device: it writes a few words and reads them back, through every upload buffer. It
+    may not if this version of the package has other private names."""
+    buffers: list[Any] = []
     uploads: list[Staging] = []
     try:
         target = device.create_buffer(size=16, usage=_TARGET)
-        made.append(target)
+        buffers.append(target)
         trial = recorder(device, (), [(target, 16, 0)], spins=False)
         staging = trial.staging(16)
-        made.append(staging.buffer)
+        buffers.append(staging.buffer)
         for turn in range(_UPLOADS + 1):
             words = np.arange(turn, turn + 4, dtype=np.uint32)
             if isinstance(trial, HandleRecorder):
@@ -206,6 +206,6 @@ def works(recorder: type[Recorder], device: Any) -> bool:
     except Exception:  # also for a lost device: the public methods then report it
         return False
     finally:
-        for buffer in (*made, *(upload.buffer for upload in uploads)):
+        for buffer in (*buffers, *(upload.buffer for upload in uploads)):
             buffer.destroy()
     return found == words.tobytes()

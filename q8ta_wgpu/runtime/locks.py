@@ -1,4 +1,4 @@
-"""A lock for what only one process can use."""
+"""A lock for resources that do not survive a fork."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ProcessLock:
         if self.inherited:
             raise DeviceError(
                 f"this process was forked from process {self._process}, which uses a GPU: a driver does not survive a "
-                "fork. Open sessions in the child alone, or start it with multiprocessing.get_context('spawn')"
+                "fork. Open sessions only in the child, or start it with multiprocessing.get_context('spawn')"
             )
         self._lock.acquire()
         self._process = self._process or os.getpid()

@@ -10,11 +10,11 @@ class Memory:
     """Device memory of a program, in bytes.
 
     Attributes:
-        slots: of each slot; activations share slots.
-        constants: weights and tables, packed for the chosen kernels. Programs on a device share those that are alike.
+        slots: size of each slot. A slot is a buffer that activations share if they live at different times.
+        constants: weights and tables, packed for the chosen kernels. Programs on a device share equal ones.
         uniforms: parameters of the dispatches.
-        staging: buffers that outputs are read from, at their maximum so far: one for each run in flight.
-        values: of each activation. Those that live at different times share a slot.
+        staging: buffers that outputs are read from, one for each run in flight, at their maximum so far.
+        values: size of each activation.
 
     Not counted: the driver's own memory, pipelines, and inputs being uploaded.
     """

@@ -1,7 +1,7 @@
-"""wgpu-native, from the package wgpu: modules without loop bounds, its timestamp clock, how it waits, and the lock of
-its OpenGL backend.
+"""wgpu-native, from the package wgpu: modules without loop bounds, timestamps, waiting, and the lock of its OpenGL
+backend.
 
-Where a name private to a version of wgpu-py is missing, WebGPU's own form is used.
+If a version of wgpu-py lacks a private name that is used here, WebGPU's public API is used instead.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _KINDS = ("typedef", "struct", "union", "enum")
 """cffi's names for the declarations that a type may refer to."""
 
 OPENGL = ProcessLock()
-"""Held by whoever uses a device on OpenGL, lists adapters or requests a device. wgpu has one EGL context in a process,
-and ends the process when two threads want it. Listing enters the context; a request for any device polls the existing
-ones, and so does releasing an OpenGL adapter.
+"""The lock for OpenGL devices, for listing adapters and for requesting devices. wgpu has one EGL context in a process,
+and ends the process when two threads enter it. Listing enters it, and so do a request for any device and the release of
+an OpenGL adapter, which poll existing devices.
 
-A caller's own device on OpenGL, of an adapter that `adapters` did not list, is safe only while no other one is used:
-wgpu shares no lock with it, and Python's garbage collector frees it outside this lock.
+An OpenGL device that the application makes from an adapter of its own is safe only while no other one is used: Python's
+garbage collector frees it outside of this lock.
 """
 
 
 @functools.cache
 def _read_types_alone() -> None:
-    """Makes cffi read the text of a C type together with only what the text names.
+    """Makes cffi parse a C type together with only those typedefs that its text names.
 
-    Otherwise it reads each one together with every typedef of wgpu's header, some 400, in Python: 10 to 20 ms for each
-    of the 40 texts that wgpu-py and this library use between a file and the first result, more than all other steps of
-    opening together. Where cffi has other names, nothing changes.
+    Otherwise it parses each one together with all 400 typedefs of wgpu's header, in Python. That takes 10 to 20 ms for
+    each of the 40 types that wgpu-py and this library use until the first result, longer than all other steps of
+    opening together. If this version of cffi has other names, nothing changes.
     """
     try:
         from wgpu.backends.wgpu_native import _api as api
@@ -66,8 +66,8 @@ def _read_types_alone() -> None:
 
 
 class NativeRecorder(HandleRecorder):
-    """Recording by wgpu-native's functions. It polls from the calling thread: wgpu-py's way of waiting costs an empty
-    submission and two thread switches."""
+    """Recording by wgpu-native's functions. It polls from the calling thread, since wgpu-py's way of waiting costs an
+    empty submission and two thread switches."""
 
     def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
         from wgpu.backends.wgpu_native import _api as api
@@ -77,11 +77,11 @@ class NativeRecorder(HandleRecorder):
         super().__init__(device, steps, copies, spins)
         self._errors = api.error_handler
         self._poll, self._handle = lib.wgpuDevicePoll, device._internal
-        # A type that cffi knows already: parsing another text takes 10 to 50 ms.
+        # A type that cffi has parsed already: parsing another one takes 10 to 50 ms.
         self._index = api.ffi.typeof(lib.wgpuDevicePoll).args[2]
 
     def _dispatch(self, compute: Any) -> None:
-        self._errors.capture("record")  # once, where wgpu-py does it at every call
+        self._errors.capture("record")  # once; wgpu-py does it at every call
         try:
             super()._dispatch(compute)
         finally:
@@ -102,7 +102,7 @@ class NativeRecorder(HandleRecorder):
         if staging.answers:
             return
         self._poll(self._handle, True, submitted)
-        # The work is done. If another thread's poll received the mapping, that thread is about to deliver it.
+        # The work is done. If another thread's poll received the mapping, that thread is about to call back.
         limit = time.perf_counter() + _HANDOVER
         while not staging.answers:
             if time.perf_counter() > limit:
@@ -125,20 +125,20 @@ class WgpuNative(Engine):
         self.listing = OPENGL
 
     def locks(self, device: Any) -> tuple[ProcessLock, Lock]:
-        """On OpenGL one lock for all devices, held also while waiting: waiting keeps the context, and after some
-        seconds another thread that wants it ends the process."""
+        """The locks of a device. On OpenGL all devices share one, held also while waiting: a wait keeps the context,
+        and wgpu ends the process if another thread needs it for some seconds."""
         opengl = device.adapter.info["backend_type"] in ("OpenGL", "OpenGLES")
         return (OPENGL, OPENGL) if opengl else super().locks(device)
 
     def create_module(self, device: Any, label: str, code: str) -> Any:
-        """The shader module of WGSL text, without loop bounds where wgpu-native's function for trusted shaders is
+        """The shader module of WGSL text, without loop bounds if wgpu-native's function for trusted shaders is
         available.
 
-        WebGPU implementations keep untrusted shaders from hanging a device by a counter in every loop. Compilers then
-        no longer unroll, and tiles leave registers: int8 matrix products on an NVIDIA H200 ran at a ninth of their
-        speed. This library links all its WGSL from files of the package, and every loop in them ends (their bounds are
-        sizes that `Op.check` limits). Bounds checks on buffers and arrays stay on: they cost little and keep a mistake
-        here from reading another program's memory.
+        WebGPU implementations add a counter to every loop, so that untrusted shaders cannot hang a device. Compilers
+        then do not unroll loops, and tiles do not stay in registers: int8 matrix products on an NVIDIA H200 ran at a
+        ninth of their speed. The WGSL of this library comes only from files of the package, and every loop in them ends
+        (their bounds are sizes that `Op.check` limits). Bounds checks on buffers and arrays stay on: they cost little,
+        and a mistake here cannot read another program's memory.
 
         Raises what `device.create_shader_module` raises for wrong code.
         """
@@ -163,12 +163,12 @@ class WgpuNative(Engine):
         return api.GPUShaderModule(label, create(internal, descriptor, checks), device)
 
     def compilers(self, device: Any) -> int:
-        """One for each processor, sixteen at most; on OpenGL, whose context one thread holds, one."""
+        """One for each processor, at most sixteen; on OpenGL one, since only one thread can have its context."""
         return 1 if self.locks(device)[0] is OPENGL else min(processors(), 16)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
-        """Submits them. wgpu-native keeps a finished command buffer that was never submitted as long as the device
-        lives: 100 KiB for six dispatches on lavapipe."""
+        """Submits the command buffers. wgpu-native keeps a finished one that was never submitted until the device is
+        freed: 100 KiB for six dispatches on lavapipe."""
         device.queue.submit(list(commands))
 
     def timestamp_period(self, device: Any) -> float:

@@ -1,4 +1,4 @@
-"""An open device of an engine: its locks, its compiled pipelines, and how buffers are read back."""
+"""An open device of an engine: locks, compiled pipelines, and reading buffers back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, wgpu_errors
 from q8ta_wgpu.runtime.recording import Recorder
 
 RECENT_PIPELINES = 128
-"""Pipelines that a device keeps beside those in use: some networks' worth. Tuning compiles thousands, and one of an
-unrolled matrix product takes 5 MiB on lavapipe."""
+"""Limit of recent pipelines that a device keeps, enough for some networks. Tuning compiles thousands, and an unrolled
+matrix product takes 5 MiB on lavapipe."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +30,18 @@ class Pipeline:
 
 
 class OpenDevice:
-    """A device whose kernels are compiled once. Probes and rates need no more of it; `Device` adds what they find.
+    """A device and a cache of its pipelines. Probes and rates need only this; `Device` adds their results.
 
     Attributes:
         wgpu: the device, of either package.
         engine: its engine.
         name: `name (backend, engine)` of its adapter.
-        lock: held while something is made, recorded and submitted.
-        waiting: held while a run is awaited: a lock where the engine needs one (`Engine.locks`).
+        lock: held while objects are created, and commands recorded and submitted.
+        waiting: held while a run is awaited; a real lock only if the engine needs one (`Engine.locks`).
         software: whether it runs on the host's CPU.
         timestamps: whether it has timestamp queries.
-        binding_size: the most bytes of a buffer that a kernel can be given.
-        constants: weights and tables of the programs that are loaded.
+        binding_size: bytes of the largest buffer that can be bound to a kernel.
+        constants: weights and tables of the loaded programs.
     """
 
     def __init__(self, wgpu_device: Any) -> None:
@@ -64,25 +64,26 @@ class OpenDevice:
     def pipeline(self, text: str, buffers: int) -> Pipeline:
         """The pipeline of a linked shader whose first `buffers` bindings are storage, the last of them written.
 
-        It is compiled once, as long as it is in use or among the RECENT_PIPELINES last ones. Raises DeviceError with
-        the driver's words if it does not compile.
+        It is compiled only if it is neither in use nor among the RECENT_PIPELINES last ones. Raises DeviceError with
+        the driver's message if it does not compile.
         """
         with self.pipelines([(text, buffers)]) as found:
             return next(found)
 
     @contextlib.contextmanager
     def pipelines(self, wanted: Sequence[tuple[str, int]]) -> Generator[Iterator[Pipeline]]:
-        """`pipeline` of many shaders, in order. Missing ones compile in as many threads as the engine allows, from when
-        the context is entered. Take the results in one thread.
+        """`pipeline` for many shaders, in order. Missing ones compile in as many threads as the engine allows, as soon
+        as the context is entered. The iterator must be used in one thread.
 
-        Other threads use the device meanwhile: the lock is held during a compilation only where the engine requires it.
+        Other threads can use the device meanwhile: the lock is held during a compilation only if the engine requires
+        it.
         """
         compilers = self.engine.compilers(self.wgpu)
         with self.lock:
             known = {text: self._held.get(text) for text, _ in wanted}
             missing = {text: buffers for text, buffers in wanted if known[text] is None}
             for buffers in missing.values():
-                self._layout(buffers)  # made here, where nobody else makes one
+                self._layout(buffers)  # made now, while the lock is held
         threads = min(compilers, len(missing))
         with contextlib.ExitStack() as pools:
             compiled: dict[str, Future[Pipeline]] = {}
@@ -94,21 +95,23 @@ class OpenDevice:
             def taken() -> Iterator[Pipeline]:
                 for text, buffers in wanted:
                     with self.lock if compilers == 1 else contextlib.nullcontext():
-                        made = known[text] or (compiled[text].result() if compiled else self._compile(text, buffers))
-                    known[text] = kept = self._keep(text, made)
+                        pipeline = known[text] or (
+                            compiled[text].result() if compiled else self._compile(text, buffers)
+                        )
+                    known[text] = kept = self._keep(text, pipeline)
                     yield kept
 
             yield taken()
 
-    def _keep(self, text: str, made: Pipeline) -> Pipeline:
-        """Keeps a pipeline while it is in use or recent. Returns the one already there if another thread was faster."""
+    def _keep(self, text: str, pipeline: Pipeline) -> Pipeline:
+        """Caches a pipeline while it is in use or recent. Returns the cached one if another thread was faster."""
         with self.lock:
-            kept = self._held.setdefault(text, made)
-            self._recent[text] = kept
+            cached = self._held.setdefault(text, pipeline)
+            self._recent[text] = cached
             self._recent.move_to_end(text)
             if len(self._recent) > RECENT_PIPELINES:
                 self._recent.popitem(last=False)
-        return kept
+        return cached
 
     def _compile(self, text: str, buffers: int) -> Pipeline:
         label = text.split("\n", 1)[0].removeprefix("// ")
@@ -128,8 +131,7 @@ class OpenDevice:
     def read(self, buffer: Any, size: int) -> bytes:
         """The first `size` bytes of a buffer, after all submitted work.
 
-        It uses the recorder, not wgpu-py's `read_buffer`, which wakes a thread of its own that polls the device without
-        our lock.
+        It uses the recorder, since wgpu-py's `read_buffer` polls the device from a thread of its own, without our lock.
         """
         recorder = self.recorder(self.wgpu, (), [(buffer, size, 0)], spins=not self.software)
         staging = recorder.staging(size)
@@ -143,7 +145,7 @@ class OpenDevice:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The adapter's information from the engine, and under 'engine' the engine and its version."""
+        """The adapter's information from the engine, and as 'engine' the package and its version."""
         return {**self.wgpu.adapter.info, "engine": self.engine.version}
 
     @property
@@ -158,12 +160,12 @@ class OpenDevice:
 
     @property
     def recorder(self) -> type[Recorder]:
-        """The recorder of programs for this device: by the engine's own functions where they are available."""
+        """The recorder of programs for this device: the engine's own one if it works."""
         works = self._once("recorder", lambda: handles.works(self.engine.recorder, self.wgpu))
         return self.engine.recorder if works else Recorder
 
     def _once(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The result of `measure`, which one thread runs once."""
+        """The result of `measure`, which runs only once for each name."""
         with self.lock:
             if name not in self._measured:
                 with wgpu_errors(f"{self.name} could not be measured"):

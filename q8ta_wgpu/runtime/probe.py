@@ -1,8 +1,8 @@
-"""Probes of what WGSL does not promise: the arithmetic contract of int8, long loops, matrix units.
+"""Probes of behaviour that WGSL does not guarantee: the arithmetic contract of int8, long loops, matrix units.
 
-WGSL leaves open the rounding of conversions, the flushing of denormals, and what a driver re-associates. Every known
-device computes what q8ta_wgpu/ir/arithmetic.py defines. One that does not must refuse int8 instead of giving other
-bytes.
+WGSL leaves open the rounding of conversions, the flushing of denormals, and which operations a driver re-associates.
+Every known device computes what q8ta_wgpu/ir/arithmetic.py defines. A device that does not is refused for int8, since
+it would give other bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ struct Params { count: u32, base: f32, inverse_scale: f32, scale: f32 };
 @group(0) @binding(3) var<uniform> params: Params;
 """
 
-# Operands come from buffers and factors from the uniform, as in kernels: compilers could fold constants.
+# Operands come from buffers and factors from the uniform, as in kernels, since compilers could fold constants.
 _CONTRACT = """
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -74,26 +74,26 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def shuffles(device: OpenDevice) -> bool:
-    """Whether a workgroup of eight threads exchanges values as subgroups do, in the order of its threads; False where
-    the device has no subgroups, or they are an extension of the language there."""
+    """Whether subgroupShuffle works within a workgroup of eight threads, in the order of its threads. False if the
+    device has no subgroups, or needs a language extension for them, as Dawn does."""
     if "subgroup" not in device.wgpu.features:
         return False
     text, groups = resolve.complete(f"// probe of subgroups\n{BINDINGS}{_SHUFFLES}"), 64
     key = findings.digest("shuffles", text)
     if isinstance(known := findings.recall(device.info, key), bool):
         return known
-    given = np.arange(8 * groups, dtype=np.uint32) * np.uint32(77)
-    buffers = (np.zeros(1, np.int32), given, np.zeros(64 * groups, np.int32))
+    words = np.arange(8 * groups, dtype=np.uint32) * np.uint32(77)
+    buffers = (np.zeros(1, np.int32), words, np.zeros(64 * groups, np.int32))
     found = run(device, text, buffers, np.array([8, 0, 0, 0], np.uint32).tobytes(), groups, 1)
-    expected = np.repeat(given.reshape(groups, 1, 8), 8, 1) + np.arange(8, dtype=np.uint32)
+    expected = np.repeat(words.reshape(groups, 1, 8), 8, 1) + np.arange(8, dtype=np.uint32)
     right = bool((found.view(np.uint32) == expected.reshape(-1)).all())
     findings.keep(device.info, key, right)
     return right
 
 
 def contract(device: OpenDevice) -> str:
-    """The first rule of the contract that `device` breaks, with a case; empty if it keeps all. Takes a few ms and one
-    compilation."""
+    """The first rule of the contract that `device` breaks, with an example; empty if it breaks none. Takes a few ms and
+    one compilation."""
     a, b = _cases()
     expected = _expected(a, b)
     words = np.array([len(a)], np.uint32).tobytes() + np.array([_BASE, 1 / _SCALE, _SCALE], np.float32).tobytes()
@@ -107,9 +107,9 @@ def contract(device: OpenDevice) -> str:
         findings.keep(device.info, key, True)
         return ""
     rule, i = wrong[0]
-    x, given = b[i : i + 1].view(np.float32)[0], found.reshape(expected.shape)[rule, i]
+    x, result = b[i : i + 1].view(np.float32)[0], found.reshape(expected.shape)[rule, i]
     return (
-        f"{_RULES[rule]} of {a[i]} and {x} gives {given}, the contract {expected[rule, i]} "
+        f"{_RULES[rule]} of {a[i]} and {x} gives {result}, the contract {expected[rule, i]} "
         f"({len(wrong)} of {expected.size} results differ)"
     )
 
@@ -172,7 +172,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 
 def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
-    """How many of `turns` turns, a multiple of 64, two nested loops of a thread take on `device`."""
+    """How many turns two nested loops of a thread take on `device`, of `turns` that they should. `turns` is a multiple
+    of 64."""
     one = np.zeros(1, np.int32), np.full(1, 63, np.uint32), np.zeros(64, np.int32)
     words = np.array([turns, 0, 0, 0], np.uint32).tobytes()
     text = f"// probe of long loops\n{BINDINGS}{_LOOPS}"
@@ -186,18 +187,18 @@ def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
 
 
 def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
-    """What is wrong with a matrix unit; empty if nothing is. Every kernel for it runs a product with a known result."""
+    """The fault of a matrix unit; empty if it has none. Each kernel for it runs a product with a known result."""
     trials = list(known_results.unit_trials(unit, target))
     for each in trials:
         (dispatch,) = each.program.dispatches
-        given = [
+        operands = [
             each.program.constants[i] if kind == "constant" else each.words[i] for kind, i in dispatch.buffers[:-1]
         ]
         result = np.full(each.expected.size, 0x8F7F80FF, np.uint32)
         first, size = dispatch.uniform
         uniform, groups = each.program.uniforms[first : first + size], dispatch.grid[0]
         try:
-            words = run(device, each.program.shaders[dispatch.shader], (*given, result), uniform, groups, 1)
+            words = run(device, each.program.shaders[dispatch.shader], (*operands, result), uniform, groups, 1)
         except DeviceError as error:
             return str(error)
         if wrong := known_results.wrong_words(each, words.view(np.uint32)):
@@ -251,12 +252,12 @@ class Probe:
 
 @contextlib.contextmanager
 def prepared(device: OpenDevice, text: str, buffers: Sequence[Array | int], uniform: bytes) -> Iterator[Probe]:
-    """A probe on buffers with these contents, or of these sizes in bytes; freed at the end."""
+    """A probe with buffers of these contents, or of these sizes in bytes, which are freed at the end."""
     compiled, gpu = device.pipeline(text, len(buffers)), device.wgpu
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as resources:
 
         def freed(buffer: Any) -> Any:
-            made.callback(buffer.destroy)
+            resources.callback(buffer.destroy)
             return buffer
 
         bound = [

@@ -1,4 +1,4 @@
-"""How fast a device is at dot products, matrix units and copies. Planning and reports use these rates."""
+"""Measures a device's rates of dot products, matrix units and copies, for planning and reports."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ _SPIN_UP = 0.5
 """Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
 
 _WORDS = 8
-"""Words of either operand that a thread holds while dot products are timed."""
+"""Words of each operand in a thread's registers while dot products are timed."""
 
 
 @dataclass(frozen=True)
 class DotRates:
-    """Measured rates of int8 multiply-accumulates, in 10^9 operations (2 a multiply-accumulate) a second."""
+    """Measured rates of dot4I8Packed and of its emulation, in 10^9 operations (2 for each multiply-accumulate) per
+    second."""
 
     packed: float
     emulated: float
 
 
-def dot_rates(device: OpenDevice, seconds: float = 0.05) -> DotRates:
-    """Times both forms of the dot product on every core of `device`: the best of what fits in about `seconds` each.
-
-    A thread holds eight words of either operand and makes every product of two, so that little but products counts.
-    """
-    places = range(_WORDS)
-    declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in places)
-    sums = "\n".join(f"  var s{i} = 0;" for i in places)
-    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in places for j in places)
-    changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in places)
-    rounds, groups = 16, 4096
+def _dot_modules() -> dict[str, str]:
+    """WGSL to time the packed and the emulated dot product, by name. A thread computes all products of eight words of
+    one operand with eight of the other, so that loads hardly count."""
+    words = range(_WORDS)
+    declared = "\n".join(f"  var p{i} = b[(id.x + {i}u) % 64u]; let q{i} = b[id.x * {i + 2}u % 63u];" for i in words)
+    sums = "\n".join(f"  var s{i} = 0;" for i in words)
+    products = "\n".join(f"    s{j} += dot4(p{i}, q{j});" for i in words for j in words)
+    changed = "\n".join(f"    p{i} = p{i} ^ u32(s{i});" for i in words)
     main = f"""
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
@@ -47,18 +45,23 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
 {products}
 {changed}
   }}
-  y[id.x] = {" + ".join(f"s{i}" for i in places)};
+  y[id.x] = {" + ".join(f"s{i}" for i in words)};
 }}
 """
-
-    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
-    data = np.arange(64, dtype=np.int32)
-    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
-    operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     texts = {}
     for name in ("packed", "emulated"):
         dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
         texts[name] = resolve.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
+    return texts
+
+
+def dot_rates(device: OpenDevice, seconds: float = 0.05) -> DotRates:
+    """Measures both forms of the dot product on all cores of `device`: the best of repeats for about `seconds` each."""
+    rounds, groups, texts = 16, 4096, _dot_modules()
+    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
+    data = np.arange(64, dtype=np.int32)
+    buffers = (data, data.view(np.uint32) * np.uint32(0x01020304), np.zeros(groups * 64, np.int32))
+    operations = 2 * 4 * _WORDS**2 * rounds * groups * 64
     key = findings.digest("dot rates", *texts.values(), words)
     before = findings.recall(device.info, key)
     if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:
@@ -89,13 +92,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 """
 _COPIED = {False: 64 << 20, True: 16 << 20}
-"""Bytes of a buffer, on a GPU and on a CPU. Two of them exceed the last cache of most devices and are copied
-quickly."""
+"""Bytes of a buffer, on a GPU and on a CPU. Two of them exceed the last cache of most devices, yet take little time."""
 
 
 def copy_rate(device: OpenDevice, seconds: float = 0.05) -> float:
-    """Bytes that a kernel reads and writes when it copies a large buffer, in 10^9 a second: the best of what fits in
-    about `seconds` after a warm-up. By timestamps where the device has them, else by the host's clock."""
+    """Copy bandwidth of a kernel on a large buffer, in 10^9 bytes read and written per second: the best of repeats for
+    about `seconds` after a warm-up. By timestamps if the device has them, else by the host's clock."""
     size = min(_COPIED[device.software], device.binding_size) // 4096 * 4096
     words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
     with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
@@ -103,12 +105,12 @@ def copy_rate(device: OpenDevice, seconds: float = 0.05) -> float:
 
 
 _HELD, _SUBGROUPS = 4, 4
-"""Matrices of either operand that a subgroup holds, and subgroups of a workgroup."""
+"""Matrices of each operand in a subgroup's registers, and subgroups in a workgroup."""
 
 
 def unit_module(unit: MatrixUnit) -> str:
-    """WGSL that times a matrix unit: a subgroup repeats every product of the matrices it holds, unrolled as in
-    kernels/product/gemm_units.wgsl. k is a multiple of 16, n of 4."""
+    """WGSL to time a matrix unit: a subgroup repeats all products of its matrices, unrolled as in
+    kernels/product/gemm_units.wgsl. k must be a multiple of 16, n of 4."""
     row, threads = unit.k // 16, unit.lanes * _SUBGROUPS
     loads = []
     for i in range(_HELD):
@@ -157,8 +159,8 @@ def unit_module(unit: MatrixUnit) -> str:
 
 
 def unit_rate(device: OpenDevice, unit: MatrixUnit, seconds: float = 0.05) -> float:
-    """Rate of a matrix unit on every core of `device`, in 10^9 operations (2 a multiply-accumulate) a second: the best
-    of what fits in about `seconds` after a warm-up."""
+    """Rate of a matrix unit on all cores of `device`, in 10^9 operations (2 for each multiply-accumulate) per second:
+    the best of repeats for about `seconds` after a warm-up."""
     rounds, groups, data = 256, 4096, np.arange(64, dtype=np.int32)
     words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
     results = np.zeros(groups * unit.lanes * _SUBGROUPS, np.int32)
@@ -169,7 +171,7 @@ def unit_rate(device: OpenDevice, unit: MatrixUnit, seconds: float = 0.05) -> fl
 
 def _quickest(device: OpenDevice, kernel: probe.Probe, groups: int, seconds: float) -> float:
     """Seconds of a dispatch: the least of repeats for about `seconds`, after a warm-up."""
-    kernel.elapsed(groups)  # makes and clears the buffers
+    kernel.elapsed(groups)  # the first use allocates and clears the buffers
     repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)
     warm = time.perf_counter() + (0.0 if device.software else _SPIN_UP)
     while time.perf_counter() < warm:

@@ -1,4 +1,4 @@
-"""Runs of a program that are recorded before they are submitted, each with a staging buffer for its outputs."""
+"""Command buffers that are recorded before they are needed, each with a staging buffer for the outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder, Staging
 
 _KEPT = 4
-"""Most idle staging buffers that are kept for later runs."""
+"""Limit of idle staging buffers that are kept for later runs."""
 
 
 class RecordedRuns:
@@ -17,8 +17,13 @@ class RecordedRuns:
 
     Args:
         recorder: records the program.
-        lock: the device's.
+        lock: the device's lock.
         size: bytes of a staging buffer.
+
+    Attributes:
+        idle: staging buffers that no run uses.
+        ahead: (staging buffer, commands) of runs that are recorded and not submitted.
+        most: largest number of staging buffers so far.
     """
 
     def __init__(self, recorder: Recorder, lock: ProcessLock, size: int) -> None:
@@ -33,15 +38,15 @@ class RecordedRuns:
             self.idle.append(self._new())
 
     def take(self) -> tuple[Staging, Any]:
-        """A staging buffer, and the commands of a run that ends in it."""
+        """A staging buffer, and the commands of a run that copies its outputs there."""
         return self.ahead.pop() if self.ahead else self._recorded()
 
     def record_ahead(self) -> None:
-        """Records the run that `take` gives next."""
+        """Records the run that `take` returns next."""
         self.ahead.append(self._recorded())
 
     def give_back(self, staging: Staging) -> None:
-        """Keeps a staging buffer that was read, or frees it."""
+        """Keeps a staging buffer that was read for later runs, or frees it."""
         with self._lock:
             if not self._closed and len(self.idle) < _KEPT:
                 self.idle.append(staging)
@@ -55,7 +60,7 @@ class RecordedRuns:
             staging.buffer.destroy()
 
     def close(self) -> None:
-        """Frees what is not in flight now, and the rest when it is given back."""
+        """Frees staging buffers that are not in flight now, and the others when they are given back."""
         self._closed = True
         for staging in (*self.idle, *(staging for staging, _ in self.ahead)):
             self.drop(staging)

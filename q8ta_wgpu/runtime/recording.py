@@ -1,9 +1,9 @@
-"""Command buffers of a program: recording, submitting and reading back at the least cost for the host.
+"""Records and submits a program's command buffers, and reads outputs back, at the least cost for the host.
 
-A command buffer can be submitted once, so every run needs a recorded one; WebGPU has no reusable form for compute. For
-60 dispatches recording takes 266 us through wgpu-py's methods and 153 us by wgpu-native's functions on the handles
-(`python -m pytest bench/bench_host.py`). It takes no time when the executor records the next run while the device works
-on this one. Blocking in the driver takes 190 us more than polling on an NVIDIA H200 (74 dispatches in 320 us), so on a
+A command buffer can be submitted only once, so each run needs a new one; WebGPU has no reusable form for compute. For
+60 dispatches recording takes 266 us through wgpu-py's methods and 153 us through wgpu-native's functions on the handles
+(`python -m pytest bench/bench_host.py`). The executor hides that by recording the next run while the device works on
+this one. Blocking in the driver takes 190 us longer than polling on an NVIDIA H200 (74 dispatches in 320 us), so on a
 GPU handles.py polls before it blocks.
 """
 
@@ -37,7 +37,7 @@ def dispatch_steps(compute: Any, steps: Sequence[Step]) -> None:
 
 
 def record_pass(encoder: Any, steps: Sequence[Step], **options: Any) -> None:
-    """Records steps in a compute pass of their own, which has WebGPU's options."""
+    """Records steps in a compute pass of their own. `options` are those of `begin_compute_pass`."""
     compute = encoder.begin_compute_pass(**options)
     dispatch_steps(compute, steps)
     compute.end()
@@ -54,9 +54,9 @@ class Staging:
 class Recorder:
     """Records, submits and reads back through WebGPU's public methods, and raises what they raise.
 
-    `spins` says whether a wait may keep a core of the host busy. On a software adapter the work itself needs that core.
+    `spins` tells whether a wait may keep a core of the host busy. On a software adapter the work needs that core.
 
-    One thread at a time may record and submit; any may read.
+    Only one thread at a time may record and submit; any thread may read.
     """
 
     def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
@@ -70,7 +70,8 @@ class Recorder:
         return Staging(self.device.create_buffer(size=size, usage=STAGING))
 
     def record(self, staging: Staging) -> Any:
-        """The command buffer of one run whose outputs end in `staging`. Submit it, or pass it to `Engine.discard`."""
+        """The command buffer of one run that copies its outputs to `staging`. It must be submitted, or passed to
+        `Engine.discard`."""
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         self._dispatch(compute)
@@ -83,18 +84,18 @@ class Recorder:
         dispatch_steps(compute, self.steps)
 
     def write(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
-        """Writes arrays to the beginning of buffers, before what is submitted next. `kept` has upload buffers for later
-        calls with the same sizes; the caller destroys them."""
+        """Writes arrays to the beginning of buffers, before the next submission. `kept` collects upload buffers for
+        later calls with the same sizes; the caller destroys them."""
         for buffer, words in inputs:
             self.device.queue.write_buffer(buffer, 0, words)
 
     def submit(self, commands: Any) -> Any:
-        """Submits a command buffer, and returns what `read` waits for."""
+        """Submits a command buffer; returns a value to pass to `read`."""
         self.device.queue.submit([commands])
         return None
 
     def read(self, staging: Staging, submitted: Any) -> Any:
-        """Waits for a submission and returns its outputs, a buffer that is readable until `unmap`."""
+        """Waits for a submission and returns its outputs as memory that is readable until `unmap`."""
         staging.buffer.map_sync(wgpu.MapMode.READ)
         return staging.buffer.read_mapped(copy=False)
 

@@ -1,4 +1,4 @@
-"""How long compute passes take on the device, by timestamp queries."""
+"""Measures compute passes by timestamp queries."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Timestamps:
 
 @contextlib.contextmanager
 def timestamps(device: OpenDevice, passes: int) -> Iterator[Timestamps]:
-    """Timestamps for this many compute passes, on a device that has them; freed at the end in any case."""
-    with contextlib.ExitStack() as made:
+    """Timestamps for `passes` compute passes, on a device that has timestamp queries; freed at the end."""
+    with contextlib.ExitStack() as resources:
         queries = device.wgpu.create_query_set(type="timestamp", count=2 * passes)
-        made.callback(queries.destroy)
+        resources.callback(queries.destroy)
         resolved = device.wgpu.create_buffer(size=16 * passes, usage=RESOLVE)
-        made.callback(resolved.destroy)
+        resources.callback(resolved.destroy)
         yield Timestamps(device, passes, queries, resolved)

@@ -1,4 +1,4 @@
-"""Tint, the WGSL compiler of Dawn and Chromium, without a GPU: through Dawn's backend that runs nothing."""
+"""Compiles WGSL with Tint, the compiler of Dawn and Chromium, without a GPU: through Dawn's backend Null."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from q8ta_wgpu.runtime.engine import LONGEST
 
 
 def refusal(text: str) -> str:
-    """Tint's error for a module; empty where it compiles, or where wgpudawn is not installed."""
+    """Tint's error for a module; empty if it compiles, or if wgpudawn is not installed."""
     dawn, device = engines.dawn(), _device()
     if dawn is None or device is None:
         return ""
@@ -28,7 +28,7 @@ def refusal(text: str) -> str:
 
 @functools.cache
 def _device() -> Any:
-    """A device of Dawn's backend Null; None where there is none."""
+    """A device of Dawn's backend Null; None if there is none."""
     dawn = engines.dawn()
     if dawn is None:
         return None

@@ -1,7 +1,7 @@
-"""Copies between arrays and mapped memory, by several threads where there is much to copy.
+"""Copies between arrays and mapped memory, with several threads for large arrays.
 
-One core copies about 10 GB/s, and a fourth of that into memory it has not touched before. A GPU's bus moves 50. On the
-machine of an NVIDIA H200 eight threads copy 256 MiB of results in 17 ms, one thread in 73.
+One core copies about 10 GB/s, and a fourth of that into memory that was not touched before. A GPU's bus reaches 50. On
+the host of an NVIDIA H200 eight threads copy 256 MiB of results in 17 ms, one thread in 73.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def processors() -> int:
 
 _THREADS = min(8, processors())
 _PIECE = 2 << 20
-"""Fewest bytes for a thread: handing out a piece takes some 50 us."""
+"""Least bytes for a thread, since handing a piece over takes some 50 us."""
 
 
 @functools.cache
@@ -32,17 +32,17 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copies a contiguous array to another of its dtype and size.
+    """Copies a contiguous array to another one of the same dtype and size.
 
-    All copying has ended when it returns or raises: a caller that is interrupted frees the memory.
+    All threads have ended when it returns or raises, so that the caller may free the memory.
     """
     pieces = min(_THREADS, source.nbytes // _PIECE)
     if pieces < 2:
         np.copyto(target, source)
         return
     ends = [source.size * i // pieces for i in range(pieces + 1)]
-    parts = [slice(*pair) for pair in itertools.pairwise(ends)]
-    copies = [_pool().submit(np.copyto, target[part], source[part]) for part in parts]
+    slices = [slice(*pair) for pair in itertools.pairwise(ends)]
+    copies = [_pool().submit(np.copyto, target[piece], source[piece]) for piece in slices]
     try:
         for each in copies:
             each.result()

@@ -1,4 +1,4 @@
-"""What callers hold: a model on a device, called like a function, streamed, in tiles, timed.
+"""Sessions: a model on a device, to be called like a function, fed with a stream, run in tiles, or timed.
 
 Comes in: a Model and numpy arrays. Goes out: numpy arrays. May use: tune, runtime, program, passes, model, kernels, ir.
 """

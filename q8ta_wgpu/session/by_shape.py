@@ -1,4 +1,4 @@
-"""Sessions for inputs of other sizes than the model's own, bounded in number."""
+"""A cache of sessions for inputs of other sizes than the model's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 KEPT = 8
-"""Other sizes whose programs stay on the device, beside the model's own."""
+"""Limit of other sizes whose programs stay on the device."""
 
 
 class Closable(Protocol):
@@ -26,67 +26,66 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass
-class _Kept(Generic[T]):
+class _Entry(Generic[T]):
     made: Future[T] = field(default_factory=Future)
     users: int = 0
 
 
 class ByShape(Generic[K, T]):
-    """One value for the shapes of all inputs. It is made when they first arrive, and closed once KEPT others were used
-    since.
+    """A least-recently-used cache of KEPT values, by the shapes of all inputs. Values are closed when they are evicted.
 
-    Safe to use from several threads: one thread makes the value of some shapes, others that want the same wait, and
-    other shapes go on. A value in use is closed after its last use.
+    It may be used from several threads. One thread makes the value for new shapes, and others that need the same value
+    wait for it, but not those with other shapes. A value in use is closed after its last use.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._most = KEPT
-        self._kept: OrderedDict[K, _Kept[T]] = OrderedDict()
+        self._entries: OrderedDict[K, _Entry[T]] = OrderedDict()
 
     @property
     def shapes(self) -> list[K]:
-        """The shapes that have a value, the last used at the end."""
+        """The shapes that have a value, the most recently used last."""
         with self._lock:
-            return list(self._kept)
+            return list(self._entries)
 
     @contextlib.contextmanager
     def using(self, shapes: K, make: Callable[[K], T]) -> Iterator[T]:
-        """The value of shapes, open as long as the context lasts. Raises what `make` raises; the next call tries
-        again."""
+        """The value for some shapes, which stays open during the context. An error of `make` is passed on, and the next
+        call tries again."""
         with self._lock:
-            first = shapes not in self._kept
-            kept = self._kept.setdefault(shapes, _Kept())
-            self._kept.move_to_end(shapes)
-            kept.users += 1
+            first = shapes not in self._entries
+            entry = self._entries.setdefault(shapes, _Entry())
+            self._entries.move_to_end(shapes)
+            entry.users += 1
         try:
             if first:
-                self._fill(shapes, make, kept)
-            yield kept.made.result()
+                self._fill(shapes, make, entry)
+            yield entry.made.result()
         finally:
             with self._lock:
-                kept.users -= 1
+                entry.users -= 1
             self._trim()
 
-    def _fill(self, shapes: K, make: Callable[[K], T], kept: _Kept[T]) -> None:
+    def _fill(self, shapes: K, make: Callable[[K], T], entry: _Entry[T]) -> None:
         try:
-            kept.made.set_result(make(shapes))
+            entry.made.set_result(make(shapes))
         except BaseException as error:
             with self._lock:
-                del self._kept[shapes]
-            kept.made.set_exception(error)
+                del self._entries[shapes]
+            entry.made.set_exception(error)
             raise
 
     def _trim(self) -> None:
-        """Closes the least recently used values beyond KEPT that nobody is using."""
+        """Closes the least recently used values beyond KEPT that are not in use."""
         with self._lock:
-            unused = [shapes for shapes, kept in self._kept.items() if not kept.users]
-            closed = [self._kept.pop(shapes) for shapes in unused[: max(len(self._kept) - self._most, 0)]]
-        for kept in closed:
-            kept.made.result().close()
+            unused = [shapes for shapes, entry in self._entries.items() if not entry.users]
+            closed = [self._entries.pop(shapes) for shapes in unused[: max(len(self._entries) - self._most, 0)]]
+        for entry in closed:
+            entry.made.result().close()
 
     def close(self) -> None:
-        """Closes all values, those in use after their last use. Values made later are closed after use."""
+        """Closes all values: those in use, and those made later, after their last use."""
         with self._lock:
             self._most = 0
         self._trim()

@@ -1,4 +1,4 @@
-"""The arguments of a call: checked, turned into arrays by name, and packed into words; and back."""
+"""Checks the arguments of a call, converts them to arrays by name, and packs them into words for upload; and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 
 def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
-    """An array for every input of a graph, of its exact shape and dtype. Raises InputError naming what is wrong."""
+    """An array for each input of a graph, of its shape and dtype. Raises InputError for arguments that do not fit."""
     found = {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
     _check_batch(graph, found)
     if graph.dynamic and isinstance(why := graph.dynamic.point({n: x.shape for n, x in found.items()}), str):
@@ -32,12 +32,12 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
 
 
 def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
-    """The shapes of all inputs given, where they are others than the graph's, and it may be made for them: a batch of
-    any size, or dynamic sizes. None where they are the graph's, or fit in no case."""
+    """The shapes of the arguments, if another session is needed and possible for them: they differ from the graph's in
+    a batch size or dynamic sizes. None if they are the graph's, or the model cannot take them."""
     if not graph.batched and not graph.dynamic:
         return None
-    given = named(graph, args, kwargs)
-    shapes = {name: _shape(name, given[name]) for name in graph.arguments}
+    arguments_by_name = named(graph, args, kwargs)
+    shapes = {name: _shape(name, arguments_by_name[name]) for name in graph.arguments}
     if all(shape == graph.types[name].shape for name, shape in shapes.items()):
         return None
     batches = {shapes[name][0] if shapes[name] else 0 for name in graph.batched}
@@ -47,7 +47,7 @@ def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
 
 def _is_like(graph: Graph, name: str, shape: Shape) -> bool:
-    """Whether a shape differs from that of an input in nothing but sizes that may be any."""
+    """Whether a shape differs from that of an input only in dynamic sizes."""
     wanted = graph.types[name].shape
     pairs = enumerate(zip(shape, wanted, strict=False))
     return len(shape) == len(wanted) and all(a == b or _is_free(graph, name, dim) for dim, (a, b) in pairs)
@@ -67,22 +67,21 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The argument for every input of a graph, in order. Raises InputError where one is missing or there are too
-    many."""
+    """The argument for each input of a graph, in order. Raises InputError if one is missing or there are too many."""
     names = graph.arguments
     takes = f"the model takes {counted(len(names), 'input')} ({', '.join(names)})"
     if len(args) > len(names):
         raise InputError(f"{takes}, found {len(args)}")
-    given: dict[str, Any] = dict(zip(names, args, strict=False))
+    found: dict[str, Any] = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
             raise InputError(f"the model has no input {shown(name)}; its inputs are {', '.join(names)}")
-        if name in given:
+        if name in found:
             raise InputError(f"input {name!r} was given twice, by position and by name")
-        given[name] = value
-    if missing := [name for name in names if name not in given]:
+        found[name] = value
+    if missing := [name for name in names if name not in found]:
         raise InputError(f"{takes}; missing: {', '.join(missing)}")
-    return {name: given[name] for name in names}
+    return {name: found[name] for name in names}
 
 
 def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
@@ -114,7 +113,7 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
 
 
 def _check_bounds(name: str, array: Array, bounds: tuple[int, int]) -> None:
-    """Raises InputError for integers outside of what an input may hold."""
+    """Raises InputError for integers outside the bounds of an input."""
     for found in (int(array.min()), int(array.max())):
         if not bounds[0] <= found <= bounds[1]:
             raise InputError(
@@ -124,9 +123,9 @@ def _check_bounds(name: str, array: Array, bounds: tuple[int, int]) -> None:
 
 
 def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
-    """How to get an array of the wanted shape: channels first, a batch of one, or a model for another size."""
+    """A hint how to get from the shape found to the expected one: move channels, add a batch, or reshape the model."""
     if 0 in found:
-        return ": of nothing there is nothing to compute, so make no such call"
+        return ": there is nothing to compute, so make no such call"
     one = "[None]" if len(found) + 1 == len(wanted) and wanted[0] == 1 else ""
     if len(wanted) == 4 and found[-3:] == (*wanted[2:], wanted[1]) and (one or found[0] == wanted[0]):
         return f": channels come first, write np.moveaxis(x, -1, -3){one}"
@@ -153,10 +152,10 @@ def as_array(name: str, value: Any) -> Array:
         ) from error
 
 
-def words(ports: Sequence[Port], given: Mapping[str, Array]) -> list[Array]:
+def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
     """The words to upload for input ports, in their order."""
     return [
-        pack(given[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else given[port.name] for port in ports
+        pack(values[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else values[port.name] for port in ports
     ]
 
 

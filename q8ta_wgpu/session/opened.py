@@ -1,4 +1,4 @@
-"""A model opened on a device: the device is chosen, the model planned for it and its program loaded."""
+"""Opens a model on a device: chooses the device, plans the model for it and loads its program."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PRODUCTS = frozenset(
     if isinstance(op.int8, WeightedSum | Product)
     for width in ("q8ta", "q16ta")
 )
-"""Operators that matrix units could compute."""
+"""Operators that matrix units can compute."""
 
 MATRIX_WORK = 1 << 25
-"""Multiply-accumulates of one call from which a network is opened on an engine with matrix units. ResNet-50 at batch 1
-has such calls and takes 0.37 ms with units on an NVIDIA H200, 0.44 without. MobileNetV2 has none, and takes as long
-either way."""
+"""A network is opened on an engine with matrix units if one call has at least so many multiply-accumulates. ResNet-50
+at batch 1 has such calls: it takes 0.37 ms with units on an NVIDIA H200, 0.44 ms without. MobileNetV2 has none, and
+takes equally long with and without."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Opening:
     """Seconds that opening a session took.
 
     Attributes:
-        device: opening the adapter, measuring it and checking its arithmetic, where no session had done so.
+        device: opening the adapter, measuring it and checking its arithmetic, unless an earlier session did so.
         scheduling: choosing layouts and kernels, linking WGSL, packing weights.
         loading: compiling pipelines, making buffers, uploading weights, binding.
     """
@@ -63,22 +63,22 @@ class Opening:
 
 
 class Opened:
-    """A model's graph on a device, or in the reference, whose `device` and `executor` are None.
+    """A model's graph on a device, or in the reference.
 
     Args:
-        graph: the model's.
-        device: as `Session` takes it.
+        graph: the model's graph.
+        device: as for `Session`.
         layouts: a policy of `sync_layouts`.
-        tune: as `Session` takes it.
-        sharing: the executor of the same network for inputs of other sizes, as `Executor` takes it.
+        tune: as for `Session`.
+        sharing: the executor of the same network for inputs of other sizes, as for `Executor`.
 
     Attributes:
-        device: the opened device.
-        executor: what runs the program.
-        tuning: what tuning found; None where nothing is tuned.
+        device: the opened device; None for the reference.
+        executor: runs the program; None for the reference.
+        tuning: the result of tuning; None if nothing was tuned.
         took: seconds, by step.
 
-    Raises DeviceError where no adapter fits, or the one that fits cannot run the model.
+    Raises DeviceError if no adapter matches, or the one that does cannot run the model.
     """
 
     device: Device | None = None

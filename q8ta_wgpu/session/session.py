@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 MAX_REPEATS = 100_000
-"""Most runs that `Session.time` does: hours on the fastest GPU, and their times still fit into memory."""
+"""Limit of runs in `Session.time`: they take hours on the fastest GPU, and their times still fit into memory."""
 
 
 class Session:
@@ -55,11 +55,10 @@ class Session:
             matrix units that compute right on this adapter, and the network has int8 products large enough for them.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, for comparison. Results are the same bytes.
-        tune: choose kernels and layouts by measured times (`q8ta_wgpu.tune`) instead of estimates. Times that are not
-            in the user's cache are measured first; only tuned sessions read the cache. None, the default, measures
-            where the rules know nothing of the adapter's family: the heaviest calls, for about a second, until all of
-            them are in the cache. False never measures. `print(session.tuning)` shows
-            what was found. Results are the same bytes.
+        tune: True chooses kernels and layouts by measured times (`q8ta_wgpu.tune`) instead of estimates. Times that are
+            not in the user's cache are measured first. False never measures. None, the default, measures the heaviest
+            calls on adapters of unknown families, for about a second in each session until all are in the cache. Only
+            tuned sessions read the cache. `print(session.tuning)` shows the result. Results are the same bytes.
 
     Attributes:
         model: the model.
@@ -81,9 +80,8 @@ class Session:
     the sizes that arrive, and keeps programs for the last 8 on the device, beside the model's own. Calls of other sizes
     go on meanwhile.
 
-    Sessions may share a device, and then the weights of one model. Calls may come from several threads; the device runs
-    them in order. Use the session
-    as a context manager, or call `close()`, to free device memory.
+    Sessions on one device share the weights of a model. Calls may come from several threads; the device runs them in
+    order. Use the session as a context manager, or call `close()`, to free device memory.
     """
 
     model: Model
@@ -105,7 +103,8 @@ class Session:
         self._open(model, device, layouts, tune)
 
     def _open(self, model: Model, device: Any, layouts: str, tune: bool | None, sharing: Session | None = None) -> None:
-        """Opens this session, with the states of another one of the same model for inputs of other sizes."""
+        """Opens this session. With `sharing`, another session of the same model for inputs of other sizes, it shares
+        that session's states."""
         self.model = model
         self._layouts = layouts
         self._lock = threading.Lock()
@@ -131,22 +130,22 @@ class Session:
 
     @property
     def memory(self) -> Memory | None:
-        """Device memory that the session has held at most, without that of other input sizes; None for the
+        """The most device memory that the session has held, without that for other input sizes; None for the
         reference."""
         return self._executor.memory if self._executor else None
 
     @property
     def state(self) -> SessionState:
-        """What the model keeps from call to call, by the names of the module's buffers: float32 arrays, to read and to
-        set; empty where it keeps nothing. `dict(session.state)` saves all of it, `session.state.update(saved)` goes on
-        from there. Raises InputError where the session was closed."""
+        """The states that the model keeps from call to call, by the names of the module's buffers: arrays, to read and
+        to set. Empty for a model without states. `dict(session.state)` saves all of them, `session.state.update(saved)`
+        restores them. Raises InputError if the session was closed."""
         self._check_open()
         return self._state
 
     def reset(self) -> None:
-        """Makes what the model keeps from call to call what it was at first: its buffers as quantized.
+        """Sets all states to their initial values, the module's buffers at the time of quantization.
 
-        Raises InputError where the session was closed, DeviceError where the device fails.
+        Raises InputError if the session was closed, DeviceError if the device fails.
         """
         self.state.reset()
 
@@ -211,13 +210,13 @@ class Session:
         return run_many([self], items)
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        """Starts a run, in the session for the sizes that arrive."""
+        """Starts a run, in the session for the sizes of the arguments."""
         with self._fitting(args, kwargs) as session:
             return Finished(session._start(args, kwargs), session._finish)
 
     @contextlib.contextmanager
     def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Session]:
-        """This session, or the one for the sizes that arrive, open as long as the context lasts."""
+        """This session, or the one for the sizes of the arguments, which stays open during the context."""
         shapes = inputs.shapes_of(self.model.graph, args, kwargs)
         if shapes is None:
             yield self
@@ -263,13 +262,13 @@ class Session:
             >>> binding.run()    # or binding.record(encoder)
 
         Args:
-            args: a resource for each input, by position. A buffer holds what the program takes
-                (`session.program.inputs`: float32 rows, or int8 words in a layout) and has the usage COPY_SRC. A
-                texture of w x h with the usage TEXTURE_BINDING fits a float32 or uint8 input of shape (1, 1 or 3 or 4,
-                h, w). A float32 input becomes what a shader reads in the texture, a uint8 input 255 times that.
+            args: a resource for each input, by position. A buffer has the data that the program reads
+                (`session.program.inputs`: float32 rows, or int8 words in a layout), and the usage COPY_SRC. A texture
+                of w x h with the usage TEXTURE_BINDING fits a float32 or uint8 input of shape (1, 1 or 3 or 4, h, w). A
+                float32 input is the value that a shader reads from the texture, a uint8 input 255 times that.
             kwargs: or by name.
             outputs: a resource for each output in order, as for inputs, with the usages COPY_DST and STORAGE_BINDING (a
-                texture for a float32 output); None for a buffer made here. An image of one channel is written grey.
+                texture for a float32 output); None for a new buffer. An image of one channel is written grey.
 
         Returns:
             A binding. `binding.record(encoder)` adds a run to your own commands, `binding.run()` submits one, and
@@ -281,7 +280,7 @@ class Session:
         """
         from q8ta_wgpu.runtime.binding import Binding
 
-        given = inputs.named(self.model.graph, args, kwargs)
+        resources = inputs.named(self.model.graph, args, kwargs)
         with self._lock:
             self._check_open()
             if self._executor is None:
@@ -292,7 +291,7 @@ class Session:
             if outputs is not None and len(outputs) != wanted:
                 raise InputError(f"the model has {counted(wanted, 'output')}, found {len(outputs)} to write them to")
             written = list(outputs) if outputs else [None] * wanted
-            return Binding(self._executor, list(given.values()), written, self.model.graph.uint8)
+            return Binding(self._executor, list(resources.values()), written, self.model.graph.uint8)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """Measures the GPU time of every dispatch.
@@ -303,13 +302,13 @@ class Session:
             >>> milliseconds = timing.run_ms
 
         Args:
-            args: inputs as in a call, those of other sizes included.
-            repeats: runs whose medians are taken.
-            warmup: runs before them.
+            args: inputs as in a call, also of other sizes.
+            repeats: number of measured runs, of which medians are taken.
+            warmup: number of runs before them.
             kwargs: inputs by name.
 
         Returns:
-            Times, and rates beside those that the adapter was measured at.
+            Times and rates of every dispatch, and the adapter's measured rates to compare with.
 
         Raises:
             DeviceError: the device has no timestamp queries.
@@ -341,8 +340,8 @@ class Session:
             raise InputError("this session was closed; make a new Session(model)")
 
     def warm_up(self) -> None:
-        """Runs the model once on zeros. Work that drivers, caches and clocks put off until the first run is then not
-        part of the next call. It changes no state. Raises DeviceError if the device fails."""
+        """Runs the model once on zeros, so that the next call does not pay for what drivers, caches and clocks do at
+        the first run. States do not change. Raises DeviceError if the device fails."""
         before = dict(self.state)
         self.reset()
         self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))

@@ -1,4 +1,4 @@
-"""A stream of inputs through one session, with several runs in flight."""
+"""Runs a stream of inputs through sessions, with several runs in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.session import inputs
 
 IN_FLIGHT = 3
-"""Runs in flight in a session: while the device computes one, the next is uploaded and the last one is read."""
+"""Runs in flight for each session: the device computes one while the next is uploaded and the last one is read."""
 
 
 class Pending(Protocol):
@@ -27,7 +27,7 @@ class Pending(Protocol):
 
 
 class Starts(Protocol):
-    """A session."""
+    """The part of a session that streams use."""
 
     model: Model
 
@@ -36,7 +36,7 @@ class Starts(Protocol):
 
 @dataclass(frozen=True)
 class Finished:
-    """A run in flight and the function that makes its result."""
+    """A run in flight, and a function of its result."""
 
     run: Pending
     finish: Callable[[Any], Any]
@@ -51,7 +51,7 @@ class Finished:
 
 
 class Computed:
-    """Results that the reference computed at once, as a run."""
+    """A run of the reference, which has finished when it is made."""
 
     def __init__(self, outputs: list[Any]) -> None:
         self.outputs = outputs
@@ -65,15 +65,15 @@ class Computed:
 
 
 def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
-    """`Session.run_many` over several sessions, each on its own adapter: they take the items in turns.
+    """`Session.run_many` over several sessions on different adapters. They take items in turns.
 
     Examples:
         >>> sessions = [session, session]    # of two GPUs: Session(model, "nvidia#0"), Session(model, "nvidia#1")
         >>> results = [y for y in q8.run_many(sessions, [x, x, x])]
 
     Args:
-        sessions: sessions of one model. Adapters of one speed share the work best, since turns are equal.
-        items: as `Session.run_many` takes them; at most three for each session are taken ahead of the outputs.
+        sessions: sessions of one model. All get equally many items, so adapters of equal speed share the work best.
+        items: as for `Session.run_many`. At most three for each session are taken ahead of the outputs.
 
     Yields:
         What a call returns, for each item, in the order of the items.
@@ -101,7 +101,7 @@ def stream(items: Iterator[Any], start: Callable[[Any], Pending], in_flight: int
     """Yields `start(item).result()` for every item, in order, with up to `in_flight` runs in flight.
 
     An item is taken only when its run starts. An error of an item, or of `items` itself, is raised at its turn: after
-    the results of all items before it. Errors of this library then give the item's number, from 0. When the generator
+    the results of all items before it. Errors of this library then have the item's number, from 0. When the generator
     is closed or fails, results in flight are discarded.
     """
     runs: deque[tuple[int, Pending]] = deque()

@@ -1,4 +1,4 @@
-"""Large images in tiles: windows of one size with a halo, so that the result has the bytes of an untiled run."""
+"""Runs large images in tiles: overlapping windows of one size, so that the result has the bytes of an untiled run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Window:
     """One tile along an axis.
 
     Attributes:
-        start: its first input row.
-        origin: the row of the whole output that its first output row is.
-        keep_first, keep_last: rows keep_first up to but not including keep_last of the whole output come from it.
+        start: its first row in the whole input.
+        origin: its first row in the whole output.
+        keep_first, keep_last: it supplies rows keep_first to keep_last - 1 of the whole output.
     """
 
     start: int
@@ -41,7 +41,7 @@ class Window:
 
 
 class TiledSession:
-    """A fully convolutional model over images too large for one program: a Session over windows of one size.
+    """Runs a fully convolutional model on images that are too large for one program: a Session on windows of one size.
 
     Examples:
         >>> tiled = q8.TiledSession(model, shape=(1, 3, 720, 1280))
@@ -52,7 +52,7 @@ class TiledSession:
         model: one input (n, c, h, w) and one output (n, k, h*f, w*f). Every operator must be local in h and w.
         shape: (n, c, h, w) of the whole image.
         device: as for Session.
-        max_bytes: the largest value a window may hold; by default what the device can bind.
+        max_bytes: limit of bytes of any value within a window; by default the largest binding of the device.
 
     Raises:
         InputError: the model is not fully convolutional, or its halo alone does not fit into `max_bytes`.
@@ -116,8 +116,8 @@ class TiledSession:
             rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
             (found,) = model.structure.flatten(outputs)
             result = np.empty(self._output, found.dtype) if result is None else result
-            kept = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
-            result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = kept
+            cropped = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
+            result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = cropped
         return model.structure.unflatten([result])
 
     def __reduce__(self) -> NoReturn:
@@ -136,8 +136,8 @@ class TiledSession:
 
 
 def _strips(model: Model, shape: Shape) -> tuple[Graph, Graph]:
-    """The model over all rows of the image, and over all its columns, each as narrow as it was compiled. What is read
-    along one axis does not depend on the other, and the whole image may be larger than any graph can be."""
+    """The model for an image of full height, and for one of full width; the other size is as compiled. Each axis can be
+    planned alone, and a graph for the whole image might be too large."""
     height, width = model.graph.types[model.graph.inputs[0]].shape[2:]
     n, c, h, w = shape
     return model.reshape((n, c, h, width)).graph, model.reshape((n, c, height, w)).graph
@@ -154,7 +154,7 @@ def largest_value(graph: Graph) -> int:
 
 
 def _window_size(strips: tuple[Graph, Graph], model: Model, shape: Shape, limit: int) -> tuple[int, int]:
-    """The largest window of the image, its longer side halved until every value fits."""
+    """The size of windows: that of the image, its longer side halved until every value fits."""
     size = [shape[2], shape[3]]
     multiples = [_alignment(strip, axis) for strip, axis in zip(strips, _AXES, strict=True)]
     while not _fits(model, (*shape[:2], *size), limit):
@@ -166,12 +166,12 @@ def _window_size(strips: tuple[Graph, Graph], model: Model, shape: Shape, limit:
 def _fits(model: Model, shape: Shape, limit: int) -> bool:
     try:
         return largest_value(model.reshape(shape).graph) <= limit
-    except InputError:  # the strips have the shapes it takes, so it is too large for a graph
+    except InputError:  # both strips were possible, so this shape is only too large for a graph
         return False
 
 
 def _half(size: int, extent: int, multiple: int) -> int:
-    """The next smaller window: its distance from the image's end is a multiple, so that the last one can end there."""
+    """The next smaller window. `extent - size` is a multiple, so that the last window can end with the image."""
     half = size // 2
     half -= (half - extent) % multiple
     if half < multiple:
@@ -180,7 +180,7 @@ def _half(size: int, extent: int, multiple: int) -> int:
 
 
 def _scales(graph: Graph, axis: int) -> dict[str, Fraction]:
-    """Rows (or columns) of each value per row of the input, exactly."""
+    """Rows (or columns) of each value for each row of the input, as exact fractions."""
     scales = {graph.inputs[0]: Fraction(1)}
     for node in graph.nodes:
         reads = []
@@ -190,25 +190,25 @@ def _scales(graph: Graph, axis: int) -> dict[str, Fraction]:
                 later, _ = _span(graph, node, position, axis, _FAR, _FAR)
                 reads.append(scales[name] * Fraction(_FAR, later - first) if later > first else None)
         if len(set(reads)) > 1 or None in reads:
-            raise InputError(f"the model cannot run in tiles: {node.op} joins images of different sizes")
+            raise InputError(f"the model cannot run in tiles: {node.op} combines images of different sizes")
         if reads and reads[0] is not None:
             scales[node.output] = reads[0]
     return scales
 
 
 _FAR = 5040
-"""A position far from the border, divisible by every usual factor, to read an operator's stride from."""
+"""An output position far from the border at which an operator's stride is measured; divisible by all usual factors."""
 
 
 def _alignment(graph: Graph, axis: int) -> int:
-    """Where windows may start: multiples of this many rows, whole rows of every value."""
+    """Windows may start at multiples of this many rows, so that they start at a whole row of every value."""
     return math.lcm(*(scale.denominator for scale in _scales(graph, axis).values()))
 
 
 def needed(graph: Graph, axis: int, first: int, last: int) -> tuple[int, int]:
-    """Input rows (axis 2) or columns (axis 3) that output rows or columns first..last depend on, clipped to the image.
+    """(first, last) of the input rows (axis 2) or columns (axis 3) that output rows or columns first..last depend on.
 
-    Raises InputError at an operator that is not local along the axis.
+    Both are clipped to the image. Raises InputError for an operator that is not local along the axis.
     """
     spans: dict[str, tuple[int, int]] = {graph.outputs[0]: (first, last)}
     for node in reversed(graph.nodes):
@@ -239,18 +239,18 @@ def _span(graph: Graph, node: Node, position: int, axis: int, first: int, last: 
 
 
 def _windows(graph: Graph, axis: int, size: int) -> Iterator[Window]:
-    """Windows of `size` that cover the axis. Each keeps as many output rows as its halo leaves."""
+    """Windows of `size` that cover the axis. Each keeps the output rows that depend on no input outside of it."""
     extent = graph.types[graph.inputs[0]].shape[axis]
     outputs = graph.types[graph.outputs[0]].shape[axis]
     multiple, scale = _alignment(graph, axis), _scales(graph, axis)[graph.outputs[0]]
-    kept = 0
-    while kept < outputs:
-        first, _ = needed(graph, axis, kept, kept)
+    covered = 0
+    while covered < outputs:
+        first, _ = needed(graph, axis, covered, covered)
         start = min(first // multiple * multiple, extent - size)
         last = outputs - 1 if start + size == extent else min(outputs, math.floor((start + size) * scale)) - 1
-        while last >= kept and needed(graph, axis, kept, last)[1] >= start + size:
+        while last >= covered and needed(graph, axis, covered, last)[1] >= start + size:
             last -= 1
-        if last < kept:
+        if last < covered:
             raise InputError(f"a tile of {size} is smaller than what one output row or column needs: raise max_bytes")
-        yield Window(start, int(start * scale), kept, last + 1)
-        kept = last + 1
+        yield Window(start, int(start * scale), covered, last + 1)
+        covered = last + 1

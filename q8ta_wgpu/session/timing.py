@@ -1,4 +1,4 @@
-"""What `session.time` measured, by dispatch and as a whole."""
+"""The result of `session.time`: times of every dispatch and of whole runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Timing:
         program: the program that ran.
         samples: microseconds, shape (repeats, dispatches), each dispatch in a compute pass of its own.
         runs: microseconds, shape (repeats,), of all dispatches in one pass, as a call runs them.
-        dot_rate: the adapter's measured packed dot products, 10^9 operations (2 a multiply-accumulate) a second; 0
-            where it could not be measured.
-        copy_rate: the adapter's measured copy bandwidth, 10^9 bytes read and written a second; 0 likewise.
-        unit_rate: the rate of the adapter's int8 matrix units, as dot_rate; 0 also where it has none.
+        dot_rate: measured rate of packed dot products on the adapter, in 10^9 operations per second (2 for each
+            multiply-accumulate); 0 if it could not be measured.
+        copy_rate: measured copy bandwidth of the adapter, in 10^9 bytes read and written per second; 0 likewise.
+        unit_rate: measured rate of the adapter's int8 matrix units, as dot_rate; 0 also if it has none.
     """
 
     device: str
@@ -47,17 +47,16 @@ class Timing:
 
     @property
     def total_ms(self) -> float:
-        """Milliseconds of GPU time of all dispatches, added up for each run; the median over runs."""
+        """Median over runs of the sum of all dispatches' times, in milliseconds."""
         return float(np.median(self.samples.sum(axis=1)) / 1e3)
 
     @property
     def run_ms(self) -> float:
-        """Milliseconds from a run's first dispatch to the end of its last; the median over runs."""
+        """Median time from a run's first dispatch to the end of its last, in milliseconds."""
         return float(np.median(self.runs) / 1e3)
 
     def roof(self, dispatch: Dispatch) -> float:
-        """The measured rate to compare a dispatch's products with: of matrix units where it uses them, else of packed
-        dot products."""
+        """The measured rate to compare a dispatch with: matrix units' if it uses them, else packed dot products'."""
         return self.unit_rate if self.program.on_matrix_units(dispatch) else self.dot_rate
 
     def __str__(self) -> str:
@@ -88,7 +87,7 @@ class Timing:
         return "\n".join((*lines, _LEGEND))
 
     def _row(self, us: float, dispatches: Sequence[Dispatch], of_sum: str) -> str:
-        """Time, share of the sum of single times, and rates with their shares of what the adapter reaches."""
+        """A table row: time, share of the sum of all times, and rates with their shares of the adapter's rates."""
         us = max(us, 1e-3)
         moved, macs = sum(d.moved for d in dispatches), sum(d.macs for d in dispatches)
         on_units = {self.program.on_matrix_units(d) for d in dispatches if d.macs}
@@ -106,17 +105,17 @@ class Timing:
 
 _LEGEND = """\
 us: median microseconds of a dispatch by itself; of sum: its share of all of them. GB/s: each operand read and the
-result written once; GOP/s: 2 operations a multiply-accumulate. of copy, dot, units: of what was measured above.
-More than 100 %: data stays in a cache, which is faster than memory, or products need no packed dot."""
+result written once; GOP/s: 2 operations for each multiply-accumulate. of copy, dot, units: share of the rate measured
+here. More than 100 %: data stays in a cache, which is faster than memory, or products need no packed dot."""
 
 
-def _share(rate: float, most: float) -> str:
-    """A rate as a share of the measured one; empty where nothing was measured."""
-    return f"{rate / most:.1%}" if most else ""
+def _share(rate: float, measured: float) -> str:
+    """A rate as a share of the adapter's measured one; empty if that was not measured."""
+    return f"{rate / measured:.1%}" if measured else ""
 
 
 def rates(device: Device) -> tuple[float, float, float]:
-    """Rates of packed dot products, copies and matrix units of a device. What cannot be measured is 0, not an error."""
+    """A device's rates of packed dot products, copies and matrix units, as in `Timing`; 0 if one cannot be measured."""
     dot = copy = units = 0.0
     with contextlib.suppress(DeviceError):
         dot = device.dot_rates.packed

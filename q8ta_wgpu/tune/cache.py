@@ -1,6 +1,6 @@
-"""Times that tuning measured, in the user's cache folder: one JSON file for each adapter, driver and engine.
+"""Stores times that tuning measured in the user's cache folder: one JSON file for each adapter, driver and engine.
 
-When two processes write at once, one may lose its times. They are measured again when next needed.
+When two processes write at once, the times of one may be lost. They are measured again when they are next needed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from q8ta_wgpu.runtime.findings import identity as identity
 
 FORMAT = 1
 MAX_ENTRIES = 1 << 14
-"""Most entries of a file: the oldest are dropped first."""
+"""Limit of entries in a file. The oldest are dropped first."""
 
 MAX_BYTES = 4 << 20
-"""Largest file that is read; MAX_ENTRIES take less."""
+"""Limit of the size of a file that is read; MAX_ENTRIES take less."""
 
 LONGEST = 1e12
 """Upper bound of a valid entry, in microseconds."""
@@ -30,7 +30,7 @@ class Cache:
     """Microseconds by key, read from a file and added to.
 
     Attributes:
-        path: the file; None where there is no folder for it.
+        path: the file; None if there is no folder for it.
         adapter: the adapter it belongs to.
         times: microseconds by key, oldest first.
         note: what went wrong in reading or writing; empty if nothing did.
@@ -59,9 +59,9 @@ class Cache:
             return
         others, _ = _read(self.path, self.adapter)
         times = {**{key: us for key, us in others.items() if key not in self.times}, **self.times}
-        kept = dict(list(times.items())[-MAX_ENTRIES:])
+        newest = dict(list(times.items())[-MAX_ENTRIES:])
         try:
-            write(self.path, {"format": FORMAT, "adapter": self.adapter, "microseconds": kept})
+            write(self.path, {"format": FORMAT, "adapter": self.adapter, "microseconds": newest})
         except OSError as error:
             self.note = f"{self.path} cannot be written ({error.strerror or error}): nothing is kept"
 
@@ -76,7 +76,7 @@ class Cache:
 
 
 def _read(path: Path, adapter: Mapping[str, str]) -> tuple[dict[str, float], str]:
-    """The entries of a file, and what is wrong with it: nothing for a missing file."""
+    """(entries, problem) of a file; a missing file has no entries and no problem."""
     content, problem = read(path, MAX_BYTES)
     if content is None:
         return {}, problem

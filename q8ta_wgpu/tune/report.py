@@ -13,11 +13,12 @@ from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 
 @dataclass(frozen=True)
 class Change:
-    """A dispatch to which tuning gave another kernel or other layouts, and the microseconds of both.
+    """A dispatch for which tuning chose another kernel or other layouts.
 
     Attributes:
-        before, after: the variants; None for a transition that only the other plan has.
-        count: number of equal dispatches that changed alike.
+        before, after: its steps in both plans; None if it is a transition that the plan does not have.
+        microseconds: of both steps; 0 for None.
+        count: number of equal dispatches with the same change.
     """
 
     before: Step | None
@@ -40,22 +41,22 @@ def _variant(step: Step | None) -> Variant | None:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The result of tuning a graph on a device. `print` it for what was timed, what changed and the gain.
+    """The result of tuning a graph on a device. Print it to see what was timed, what changed and the gain.
 
     Attributes:
         device: the adapter's name.
-        graph: the graph of `plan`, some of whose convolutions may be two dispatches.
+        graph: the graph of `plan`. Some of its convolutions may be two dispatches (passes/im2col.py).
         rules: the plan by estimates.
         plan: the plan by measurement.
-        microseconds: of every candidate, by call and variant as in `layout_sync.cost.Measurements`.
+        microseconds: time of each candidate, by call and variant.
         sampled: number of candidates timed in full.
-        stopped: number of candidates given up after two runs.
+        stopped: number of candidates that were so slow in two runs that they were not run again.
         estimated: number of candidates not run because that would take too long.
-        cached: number of candidates taken from the cache.
-        seconds: time that all of it took.
-        budget: seconds that it was given; None where everything was measured.
-        cache: the cache file, if there is a folder for one.
-        note: what is wrong with the cache; empty if nothing is.
+        cached: number of candidates whose times were in the cache.
+        seconds: duration of tuning.
+        budget: its time limit in seconds; None without a limit.
+        cache: the cache file; None if there is no folder for it.
+        note: problem with the cache; empty if there is none.
     """
 
     device: str
@@ -82,7 +83,7 @@ class Tuning:
         return self.microseconds.get(step.call, {}).get(step.variant, 0.0)
 
     def predicted_ms(self, plan: Plan) -> float:
-        """Milliseconds of a run of either plan: the sum of its dispatches."""
+        """Milliseconds of a run of either plan: the sum of its measured dispatches."""
         return sum(map(self.step_us, plan.steps)) / 1e3
 
     @property
@@ -109,9 +110,9 @@ class Tuning:
         changes = self.changes
         lines += ["against the rules:", *(f"  {change}" for change in changes)] if changes else ["the rules stand"]
         before, after = self.predicted_ms(self.rules), self.predicted_ms(self.plan)
-        part = "" if self.budget is None else f" in the heavy calls that {self.budget:g} s sufficed for"
+        scope = "" if self.budget is None else f" in the heavy calls that {self.budget:g} s sufficed for"
         lines.append(
-            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned{part}, {len(self.plan.steps)} dispatches"
+            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned{scope}, {len(self.plan.steps)} dispatches"
         )
         lines.append(f"cache: {self.cache}" if self.cache else "cache: none")
         return "\n".join([*lines, *([self.note] if self.note else [])])

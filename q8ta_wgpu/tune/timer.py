@@ -1,7 +1,7 @@
-"""How long the variants of a call take on a device, by timestamp queries.
+"""Times the variants of a call on a device, by timestamp queries.
 
-All variants of one call are dispatches of one program. They read the same buffers and take turns, so that other work of
-the device slows all of them alike.
+All variants of one call are dispatches of one program. They read the same buffers and are run in turns, so that other
+work on the device slows all of them alike.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 
 HOPELESS = 3.0
-"""A variant that takes this many times the best in one run, and in a second one, is not run again."""
+"""A variant that takes this many times as long as the best one, in two runs, is not run again."""
 
 LONGEST = 1.0
-"""Seconds that a run may take. A variant is not run if its estimate is HOPELESS times that of the first candidate
-and, at the first candidate's measured speed, it would take longer: operating systems reset a GPU that hangs for two
-seconds."""
+"""Limit of seconds of one run. A variant is not run if it would take longer at the measured speed of the first
+candidate, and its estimate is more than HOPELESS times that one's. Operating systems reset a GPU that does not respond
+for two seconds."""
 
 SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
-"""Seconds of a sample; most and fewest samples; seconds that the samples of a call should not exceed."""
+"""Seconds of a sample; largest and smallest number of samples; seconds that all samples of a call should not exceed."""
 
 FIRST = 3
-"""Runs of a candidate before its samples. The first compiles it."""
+"""Runs of a candidate before its samples. The first one compiles it."""
 
 SPIN_UP, WARM_UP = 0.5, 0.03
-"""Seconds of work before the first call and before every other: clocks fall while the host packs weights."""
+"""Seconds of work before the first call, and before every other call: clocks fall while the host packs weights."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """How long a candidate takes.
+    """The time of a candidate.
 
     Attributes:
-        microseconds: the median of its samples; the shorter of two runs where it was stopped; else its estimate.
+        microseconds: the median of its samples; the shorter of two runs if it was stopped; else its estimate.
         how: 'sampled', 'stopped' or 'estimated'.
     """
 
@@ -73,15 +73,15 @@ class Timer:
         known: Mapping[Variant, float],
         until: float = math.inf,
     ) -> list[Timed]:
-        """Times the candidates of one call, or the first of them that there is time for.
+        """Times the candidates of one call; returns the times in order, fewer if there is no time for all.
 
         Args:
             call: the call.
             constants: constant inputs by position; other inputs are random.
             candidates: variants that the device can run. The first one is run however long it takes.
             known: microseconds of other variants.
-            until: when to end, on the performance counter. A candidate that takes as long as the first one, or the
-                fastest known, is begun only if it can be sampled by then.
+            until: value of the performance counter at which to end. A further candidate is begun only if it could be
+                sampled by then, supposing that it takes as long as the first known or timed one.
         """
         if known and not _fits(min(known.values()), 1, until):
             return []
@@ -109,8 +109,8 @@ class Timer:
         known: Mapping[Variant, float],
         until: float,
     ) -> list[Timed]:
-        """One run of each candidate after a run that compiles it, except of those that would take too long, as long as
-        there is time."""
+        """Times one run of each candidate, after runs that compile it, as long as there is time. Candidates that would
+        take too long are estimated."""
         found: list[Timed] = []
         base, base_us = next(iter(known.items()), (candidates[0], 0.0))
         for i, variant in enumerate(candidates):
@@ -125,7 +125,8 @@ class Timer:
         return found
 
     def _medians(self, executor: Executor, first: Mapping[int, float]) -> dict[int, float]:
-        """Median microseconds of dispatches by position, sampled in turns. `first` has the time of one run."""
+        """Median microseconds of dispatches by index, sampled in turns. `first` has the microseconds of one run of
+        each."""
         if not first:
             return {}
         runs = {i: _runs(us) for i, us in first.items()}
@@ -135,7 +136,7 @@ class Timer:
         return {i: _sane(np.median([sample[i] for sample in samples])) for i in runs}
 
     def _warm(self, executor: Executor) -> None:
-        """Runs the first dispatch until a GPU's clocks are up."""
+        """Runs the first dispatch until a GPU's clocks have risen."""
         seconds = 0.0 if self.device.software else WARM_UP if self._spun else SPIN_UP
         runs = _runs(executor.time_runs([], 2, only=0)[-1])
         self._spun, start = True, time.perf_counter()
@@ -144,7 +145,7 @@ class Timer:
 
 
 def _fits(microseconds: float, candidates: int, until: float) -> bool:
-    """Whether a further candidate and the samples of so many can be taken in time, where each takes as long."""
+    """Whether there is time for one more candidate's first runs and the samples of `candidates`, at this time a run."""
     return time.perf_counter() + (FIRST + FEWEST * candidates) * microseconds / 1e6 <= until
 
 
@@ -154,13 +155,12 @@ def _runs(microseconds: float) -> int:
 
 
 def _sane(microseconds: Any) -> float:
-    """A time within what a dispatch can take: coarse timestamps may be equal."""
+    """A time clipped to what is possible: coarse timestamps may differ by 0."""
     return float(np.clip(microseconds, 0.01, 1e9))
 
 
 def _program(call: Call, constants: Mapping[int, Array], candidates: Sequence[Variant], device: Device) -> Program:
-    """A program with a dispatch for each candidate. Activations are constants of the graph, so that nothing is uploaded
-    twice."""
+    """A program with one dispatch for each candidate. Activations are constants, so that they are uploaded once."""
     rng = np.random.default_rng(0)
     graph = Graph()
     names = tuple(f"x{position}" for position in range(len(call.inputs)))

@@ -1,16 +1,16 @@
-"""Kernels and layouts by measurement: every variant worth considering is timed on the device.
+"""Chooses kernels and layouts by measurement: candidates are timed on the device.
 
-For every distinct dispatch of a graph the candidates are each kernel that can run the call, preferred or not, in
+For each distinct call of a graph the candidates are all kernels that can run it, preferred or not, in
 
 * the layouts that the plan by estimates reads and writes there, and
-* each layout of that plan, for all operands and the result alike. What the kernel accepts in one layout only takes that
-  one. (Under 'greedy' the layouts are fixed, so there are no others.)
+* each layout that occurs in that plan, for all operands and the result alike. An operand that the kernel accepts in
+  only one layout has that one. (Under 'greedy' the layouts are fixed, so there are no others.)
 
-Convolutions that can be im2col and a product (passes/im2col.py) are timed as these two dispatches as well.
+Convolutions that can be split into im2col and a 1x1 convolution (passes/im2col.py) are timed both ways.
 
-Their times, converted to the bytes that a copy moves meanwhile, replace the estimates of `layout_sync.cost`, and layout
-sync chooses again. Transitions are measured when a plan uses them, until a plan has measured dispatches only. Every
-kernel gives the same bytes, so tuning changes only how long a network takes.
+Times are converted to the bytes that a copy moves meanwhile and replace the estimates of `layout_sync.cost`. Then
+layout sync plans again. Transitions are measured when a plan uses them, until all dispatches of the plan are measured.
+All kernels give the same bytes, so tuning changes only the speed of a network.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ from q8ta_wgpu.tune.report import Tuning
 from q8ta_wgpu.tune.timer import Timer
 
 MARGIN = 0.03
-"""The plan by estimates is replaced only if it is slower by this share: less is noise, and more shaders to compile."""
+"""A variant of the plan by estimates is replaced only by one that is faster by this share. Smaller differences are
+noise, and other kernels are more shaders to compile."""
 
 
 BUDGET = 1.0
-"""Seconds that the first session on an unknown adapter may measure."""
+"""Seconds that a session may measure by default."""
 
 HEAVY = 1 << 20
-"""Multiply-accumulates from which a call is measured within a budget."""
+"""With a budget, only calls of at least so many multiply-accumulates are measured."""
 
 
 def wanted(device: Device) -> bool:
-    """Whether a session that was told nothing measures on a device: its family of adapters is unknown to the rules, and
-    it can be timed."""
+    """Whether a session measures on a device by default: the adapter's family is unknown to the rules, and it can be
+    timed."""
     return device.timestamps and not speeds.known(device.target)
 
 
@@ -67,18 +68,18 @@ def tune(
     progress: Update | None = None,
     budget: float | None = None,
 ) -> Tuning:
-    """Times the variants of each node of `graph` on `device`, and plans with what was found.
+    """Times the variants of each node of `graph` on `device`, and plans with these times.
 
-    Measurements are kept in the user's cache for the adapter, and only what is not there is timed.
+    Times are stored in the user's cache for the adapter. Only those that are not there are measured.
 
     Args:
         graph: a graph lowered for the device, with every convolution in one dispatch.
-        device: what to time on.
+        device: the device to time on.
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
-        progress: called before each call that is timed with the candidates timed, those to time as far as known, and
-            the operator, and at the end with equal numbers; by default a bar on stderr, where that is a terminal.
-        budget: seconds after which nothing further is begun. Then only calls with HEAVY work are measured, the heaviest
-            first, in the layouts of the plan by estimates, and all others keep the estimates' choice.
+        progress: called with (candidates timed, candidates to time as far as known, operator) before each call is
+            timed, and at the end with two equal numbers. By default a bar on stderr, if that is a terminal.
+        budget: seconds after which no further measurement is begun. With a budget, only HEAVY calls are measured, the
+            heaviest first, in the layouts of the plan by estimates. Other calls are planned by estimates.
 
     Raises DeviceError if the device has no timestamp queries or fails, UnsupportedError as `sync_layouts` does.
     """
@@ -92,22 +93,22 @@ def tune(
 
 
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
-    """The variants of a call that are worth timing: the planned ones, then every kernel in their layouts, and in each
-    of the `uniform` layouts for all operands and the result."""
+    """The variants of a call to time: the planned ones, then every kernel in the layouts of these, and in each of the
+    `uniform` layouts for all operands and the result."""
     variants = dict.fromkeys(planned)
     combinations = [(variant.reads, variant.out) for variant in variants]
     for fit in fitting(call, target):
         kernel, outs = fit.kernel, fit.outs
-        able: list[tuple[Layout | None, ...]] = [layouts or (None,) for layouts in fit.reads]
+        readable: list[tuple[Layout | None, ...]] = [layouts or (None,) for layouts in fit.reads]
         alike = [
             (
-                tuple(layouts[0] if len(layouts) == 1 else layout for layouts in able),
+                tuple(layouts[0] if len(layouts) == 1 else layout for layouts in readable),
                 outs[0] if len(outs) == 1 else layout,
             )
             for layout in uniform
         ]
         for reads, out in (*combinations, *alike):
-            fits = out in outs and all(read in layouts for read, layouts in zip(reads, able, strict=True))
+            fits = out in outs and all(read in layouts for read, layouts in zip(reads, readable, strict=True))
             axes = {cost.AXIS[layout] for layout in (*reads, out) if layout is not None} if fits else set()
             if fits and not (kernel.synced and len(axes) > 1):
                 variants[Variant(kernel, reads, out)] = None
@@ -115,10 +116,10 @@ def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: I
 
 
 def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
-    """The cache key of a measurement: the kernel's name and a hash of all that decides how long it takes.
+    """The cache key of a measurement: the kernel's name, and a hash of everything that its time depends on.
 
     That is the linked WGSL with its constants and layouts, the grid, the shapes, and the sizes in the uniform fields.
-    Scales, zero points and bounds do not count, so that equal layers of a network are timed once.
+    Scales, zero points and bounds are left out, so that equal layers of a network are timed once.
     """
     op, kernel, words = OPS[call.op], variant.kernel, word_count(call.output.shape, variant.out)
     fields = link.fields(kernel, op, call.unscaled(), words)
@@ -126,8 +127,8 @@ def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
     sizes = [int(v) if isinstance(v, np.uint32) else v for v in fields.values() if isinstance(v, (tuple, np.uint32))]
     grid = kernel.grid(call, variant.out, target)
     shapes = [(t.shape, t.dtype) for t in (*call.inputs, call.output)]
-    parts = f"{text}\n{grid} {sizes} {shapes}".encode()
-    return f"{kernel.name} {hashlib.blake2b(parts, digest_size=12).hexdigest()}"
+    content = f"{text}\n{grid} {sizes} {shapes}".encode()
+    return f"{kernel.name} {hashlib.blake2b(content, digest_size=12).hexdigest()}"
 
 
 COPY_KEY = "copy of 10^9 bytes"
@@ -135,7 +136,8 @@ COPY_KEY = "copy of 10^9 bytes"
 
 @dataclass
 class _Group:
-    """Equal calls of a graph: their constants by position, and the variants they have in a plan."""
+    """A call to time: its constants by position, its variants in the plan by estimates, and layouts to try for all
+    operands alike."""
 
     call: Call
     constants: dict[int, Array] = field(default_factory=dict)
@@ -164,20 +166,20 @@ class _Tuner:
         self.timed: dict[str, str] = {}
 
     def run(self) -> Tuning:
-        """Measures, plans, and measures what the plan has that was not measured, until there is no such thing."""
-        whole = sync_layouts(self.graph, self.target, self.policy)
+        """Measures and plans in turns, until all dispatches of the plan are measured."""
+        unsplit = sync_layouts(self.graph, self.target, self.policy)
         by_rules = with_im2col(self.graph, by_rule(self.graph, self.target))
-        rules = sync_layouts(by_rules, self.target, self.policy) if by_rules.nodes != self.graph.nodes else whole
+        rules = sync_layouts(by_rules, self.target, self.policy) if by_rules.nodes != self.graph.nodes else unsplit
         try:
             if COPY_KEY not in self.cache.times:
                 self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
             self.known.add(COPY_KEY)
-            groups = self._groups(self.graph, whole)
+            groups = self._groups(self.graph, unsplit)
             self._measure(self._heaviest(groups) if self.budget is not None else list(groups.values()))
-            tried = [by_rules, with_im2col(self.graph, self._copied())]
-            plans = list(map(self._settled, tried[: 1 if tried[0].nodes == tried[1].nodes else 2]))
+            graphs = [by_rules, with_im2col(self.graph, self._to_split())]
+            plans = list(map(self._measured_plan, graphs[: 1 if graphs[0].nodes == graphs[1].nodes else 2]))
             plan = min(plans, key=lambda plan: plan.cost)
-            graph = tried[plans.index(plan)]
+            graph = graphs[plans.index(plan)]
         finally:
             if self.timed:
                 self.cache.save()
@@ -200,7 +202,7 @@ class _Tuner:
         )
 
     def _groups(self, graph: Graph, rules: Plan) -> dict[Call, _Group]:
-        """Every distinct call of a graph, and of the transitions its plan has."""
+        """The distinct calls of a graph, and of the transitions in its plan."""
         alike = self.policy == "optimal" and self.budget is None
         uniform = tuple(dict.fromkeys(rules.layouts.values())) if alike else ()
         found: dict[Call, _Group] = {}
@@ -213,9 +215,9 @@ class _Tuner:
             self.favoured.add((step.call, step.variant))
         return found
 
-    def _copied(self) -> list[str]:
-        """The convolutions whose windows are copied: where both ways are measured, those that this makes faster,
-        elsewhere those of the rule."""
+    def _to_split(self) -> list[str]:
+        """Results of the convolutions to split into im2col and a 1x1 convolution: if both ways are measured, those that
+        are faster so; else those of the rule."""
         single = {node.output: self.graph.call(node) for node in self.graph.nodes}
         names = [
             name
@@ -226,21 +228,19 @@ class _Tuner:
             return by_rule(self.graph, self.target)
         graph = with_im2col(self.graph, names)
         groups = self._groups(graph, sync_layouts(graph, self.target, self.policy))
-        makers = {node.output: node for node in graph.nodes}
-        pairs = {name: [graph.call(makers[n]) for n in (makers[name].inputs[0], name)] for name in names}
+        producers = {node.output: node for node in graph.nodes}
+        pairs = {name: [graph.call(producers[n]) for n in (producers[name].inputs[0], name)] for name in names}
         self._measure([groups[call] for call in dict.fromkeys(itertools.chain(*pairs.values()))])
-        copied = set(by_rule(self.graph, self.target))
+        split = set(by_rule(self.graph, self.target))
         for name, pair in pairs.items():
-            alone, *both = (
-                min(self.microseconds.get(call, {}).values(), default=None) for call in (single[name], *pair)
-            )
-            if alone is not None and None not in both:
-                faster = sum(us for us in both if us is not None) < (1 - MARGIN) * alone
-                copied = copied | {name} if faster else copied - {name}
-        return sorted(copied)
+            one, *two = (min(self.microseconds.get(call, {}).values(), default=None) for call in (single[name], *pair))
+            if one is not None and None not in two:
+                faster = sum(us for us in two if us is not None) < (1 - MARGIN) * one
+                split = split | {name} if faster else split - {name}
+        return sorted(split)
 
-    def _settled(self, graph: Graph) -> Plan:
-        """The best plan by what was measured, with no transition that was not, unless there is a budget."""
+    def _measured_plan(self, graph: Graph) -> Plan:
+        """The best plan by measured times. Without a budget, its transitions are measured, too."""
         plan = self._plan(graph)
         while self.budget is None and (missing := self._missing(plan)):
             self._measure(missing)
@@ -248,7 +248,7 @@ class _Tuner:
         return plan
 
     def _heaviest(self, groups: Mapping[Call, _Group]) -> list[_Group]:
-        """Calls with much work, those with the most in all their nodes first."""
+        """The HEAVY calls, those with the most multiply-accumulates in all their nodes first."""
         work = Counter[Call]()
         for node in self.graph.nodes:
             call = self.graph.call(node)
@@ -256,7 +256,7 @@ class _Tuner:
         return [groups[call] for call, macs in work.most_common() if macs >= HEAVY]
 
     def _missing(self, plan: Plan) -> list[_Group]:
-        """The transitions of a plan that were not measured."""
+        """The transitions of a plan that were not measured, each returned only once."""
         found: dict[Call, _Group] = {}
         for step in plan.transitions:
             pair = step.call, step.variant
@@ -266,7 +266,7 @@ class _Tuner:
         return list(found.values())
 
     def _measure(self, groups: Sequence[_Group]) -> None:
-        """Fills in the microseconds of every candidate of the groups."""
+        """Looks up or measures the time of every candidate of the groups."""
         work = []
         for group in groups:
             variants = candidates(group.call, self.target, group.uniform, group.planned)
@@ -281,7 +281,7 @@ class _Tuner:
                 )
             found = {variant: key for variant, key in keys.items() if key in self.cache.times}
             self.known.update(found.values())
-            # A measured call runs in a measured variant: one that is planned must be among them.
+            # A measured call runs only in measured variants, so the planned ones must be among them.
             if found and found.keys() >= set(group.planned):
                 measured = self.microseconds.setdefault(group.call, {})
                 measured.update({variant: self.cache.times[key] for variant, key in found.items()})
@@ -293,7 +293,7 @@ class _Tuner:
             self.timed[key] = timed.how
 
     def _plan(self, graph: Graph) -> Plan:
-        """The best plan by what was measured."""
+        """The best plan by the times so far."""
         rate = 1e9 / self.cache.times[COPY_KEY]
         calls = {
             call: {v: us * rate * (1 - MARGIN if (call, v) in self.favoured else 1) for v, us in variants.items()}

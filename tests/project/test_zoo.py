@@ -90,7 +90,7 @@ def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.Monk
             return self.conv(sample) * scale + self.time(timestep[:, None])[..., None, None] + shift, None
 
     arguments = {"sample": (1, 3, 8, 8), "timestep": range(500, 1000), "shift": [[[0.5]]], "scale": 2.0}
-    module = builders.given(Denoiser(), arguments, torch)
+    module = builders.positional(Denoiser(), arguments, torch)
     x, timestep = builders.example_inputs(module, torch)
     assert (x.shape, 500 <= float(timestep) < 1000) == ((1, 3, 8, 8), True)
     monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: module})

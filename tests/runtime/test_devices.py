@@ -228,7 +228,7 @@ def test_every_device_keeps_the_contract(device: Device) -> None:
     [
         ("vec4<i32>(round(clamp(", "vec4<i32>(trunc(clamp(", "accumulator"),
         ("vec4<f32>(T_LIMIT)", "vec4<f32>(T_LIMIT * 0.5)", "accumulator"),
-        ("vec4<f32>(acc) * multiplier", "vec4<f32>(acc & vec4<i32>(-2)) * multiplier", "accumulator"),
+        ("vec4<f32>(acc), multiplier", "vec4<f32>(acc & vec4<i32>(-2)), multiplier", "accumulator"),
         ("clamp(round(v), -limit, limit)", "clamp(trunc(v + 0.5), -limit, limit)", "quantize"),
         ("i32(clamp(round(v), -limit, limit))", "i32(clamp(round(v), -limit, limit * 0.5))", "quantize"),
         ("((v >> k) & 1i)", "1i", "rounds half to even"),
