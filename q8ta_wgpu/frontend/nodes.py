@@ -70,9 +70,17 @@ def multiplies(node: Node) -> bool:
     return products and not any(is_constant(n) for n in operands)
 
 
+_TRANSFORMS = (
+    *("aten._fft_r2c", "aten._fft_c2c", "aten._fft_c2r", "aten.unfold_backward", "aten.col2im"),
+    *("aten.index_add", "aten.index_put", "aten.scatter_add"),
+)
+"""Operators that frontend/export computes by weighted sums whose weights are no part of the network."""
+
+
 def is_transform(node: Node) -> bool:
-    """Whether a node is the product by which a Fourier transform is computed: a network has no weights there."""
-    return str(node.meta.get("original_aten", "")).startswith("aten._fft")
+    """Whether a node is the weighted sum by which another operator is computed: a Fourier transform, or what adds up
+    windows or rows. A network has no weights there."""
+    return str(node.meta.get("original_aten", "")).rpartition(".")[0] in _TRANSFORMS
 
 
 def argument_names(node: Node) -> list[str]:

@@ -62,6 +62,20 @@ def _small_part(m: Any, x: Tensor) -> Tensor:
     return found
 
 
+def _masked_spectrum(m: Any, x: Tensor) -> Tensor:
+    window = torch.hann_window(32)
+    spectrum = torch.stft(x, 32, 8, window=window, return_complex=True)
+    mask = torch.sigmoid(m.head(spectrum.abs().mT)).mT
+    sound: Tensor = torch.istft(spectrum * mask, 32, 8, window=window, length=x.shape[-1])
+    return sound
+
+
+def _messages(m: Any, x: Tensor) -> Tensor:
+    sources, targets = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 7], [1, 2, 3, 4, 5, 0, 3, 5, 1, 6]])
+    found: Tensor = x + 1e-3 * m.head(x)
+    return torch.zeros_like(x).index_add(0, targets, found[sources])
+
+
 def _norms(m: Any, x: Tensor) -> Any:
     return sum(head(F.layer_norm(x * x.mean(-1, True).cos(), (12,))) for head in m.heads)
 
@@ -103,6 +117,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
             head=nn.Linear(16, 4),
         ),
         lambda s: data(2, 12, 16, seed=s) + 2.0,
+    ),
+    "a spectrum that a mask changes": (
+        lambda: Plain(_masked_spectrum, head=_heads(17, 17)),
+        lambda s: data(1, 256, seed=s),
+    ),
+    "messages that are added up": (
+        lambda: Plain(_messages, head=nn.Linear(32, 32)),
+        lambda s: data(8, 32, seed=s),
     ),
     "rows of a table": (
         lambda: Plain(

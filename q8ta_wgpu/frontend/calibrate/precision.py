@@ -231,7 +231,10 @@ class Precisions:
         def shares(node: Node, value: Tensor) -> Tensor:
             return value if (node, "others") in chosen else shares_of_255(value)
 
-        self._simulated[given] = self._noise_by_ranges(views, self._weight, shares)
+        def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
+            return value if (node, "products") in chosen else self._weight(node, value, reader)
+
+        self._simulated[given] = self._noise_by_ranges(views, weight, shares)
         return self._simulated[given]
 
     def _noise_of_sums(self) -> list[float]:

@@ -299,7 +299,7 @@ class Rounder:
         """A weight on the steps of its channels."""
         before, rounded = self._weights.get(node, (None, value))
         if before is None or before.data_ptr() != value.data_ptr():  # of the same parameter each run detaches another
-            rounded = _weight_on_steps(value, observer)
+            rounded = on_channels_steps(value, observer)
             self._weights[node] = value, rounded
         return rounded
 
@@ -311,7 +311,7 @@ def on_steps(value: Tensor, scale: Tensor, zero: int, low: int, high: int) -> Te
     return steps.add_(0.0).mul_(scale)  # -0 becomes 0, as whole numbers have it
 
 
-def _weight_on_steps(weight: Tensor, observer: Any) -> Tensor:
+def on_channels_steps(weight: Tensor, observer: Any) -> Tensor:
     """A weight rounded as its observer says."""
     if isinstance(observer, PerChannelGroupObserver):
         return observer.rounded(weight)
