@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.errors import UnsupportedError, printable
-from q8ta_wgpu.frontend.notes import IN_FLOAT, noted
+from q8ta_wgpu.frontend.notes import IN_FLOAT, TRANSFORM, noted
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, PRelu, Product, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
@@ -70,9 +70,19 @@ def multiplies(node: Node) -> bool:
     return products and not any(is_constant(n) for n in operands)
 
 
+_TRANSFORMS = ("_fft_", "unfold_backward", "col2im", "index_add", "index_put", "scatter_add", "upsample_", "_upsample_")
+"""Begin the names of operators that frontend/export computes by weighted sums whose weights are no part of a network:
+Fourier transforms, and what adds up windows or rows, or resizes."""
+
+
 def is_transform(node: Node) -> bool:
-    """Whether a node is the product by which a Fourier transform is computed: a network has no weights there."""
-    return str(node.meta.get("original_aten", "")).startswith("aten._fft")
+    """Whether a node is the weighted sum by which such an operator is computed."""
+    return noted(node, TRANSFORM, False) or transforms(node.meta.get("original_aten"))
+
+
+def transforms(target: Any) -> bool:
+    """Whether an operator of torch is such a one."""
+    return str(target).removeprefix("aten.").startswith(_TRANSFORMS)
 
 
 def argument_names(node: Node) -> list[str]:

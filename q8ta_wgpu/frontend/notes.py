@@ -23,6 +23,9 @@ dimensions that have many sizes, and the terms of each."""
 IN_FLOAT = "q8ta_kept"
 """With a call: that it stays in float32."""
 
+TRANSFORM = "q8ta_transform"
+"""With a call: that it computes another operator, without weights of the network (`nodes.is_transform`)."""
+
 SHIFTS = "q8ta_shifts"
 """With a recurrent layer: how many fraction bits fewer its states have, for more range (`cells.Shifts`)."""
 

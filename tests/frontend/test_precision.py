@@ -62,6 +62,22 @@ def _small_part(m: Any, x: Tensor) -> Tensor:
     return found
 
 
+def _masked_spectrum(m: Any, x: Tensor) -> Tensor:
+    window = torch.hann_window(32)
+    spectrum = torch.stft(x, 32, 8, window=window, return_complex=True)
+    mask = torch.sigmoid(m.head(spectrum.abs().mT)).mT
+    sound: Tensor = torch.istft(spectrum * mask, 32, 8, window=window, length=x.shape[-1])
+    return sound
+
+
+def _messages(m: Any, x: Tensor) -> Tensor:
+    sources, targets = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 7], [1, 2, 3, 4, 5, 0, 3, 5, 1, 6]])
+    found = (x + 1e-3 * m.head(x))[sources]
+    weights = (found[:, 0] - x[targets, 1]).exp()
+    shares = weights / torch.zeros(8).index_add(0, targets, weights)[targets]
+    return torch.zeros_like(x).index_add(0, targets, shares[:, None] * found)
+
+
 def _norms(m: Any, x: Tensor) -> Any:
     return sum(head(F.layer_norm(x * x.mean(-1, True).cos(), (12,))) for head in m.heads)
 
@@ -103,6 +119,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
             head=nn.Linear(16, 4),
         ),
         lambda s: data(2, 12, 16, seed=s) + 2.0,
+    ),
+    "a spectrum that a mask changes": (
+        lambda: Plain(_masked_spectrum, head=_heads(17, 17)),
+        lambda s: data(1, 256, seed=s),
+    ),
+    "messages that are added up": (
+        lambda: Plain(_messages, head=nn.Linear(32, 32)),
+        lambda s: data(8, 32, seed=s),
     ),
     "rows of a table": (
         lambda: Plain(
@@ -211,6 +235,36 @@ def test_a_poor_yardstick_is_no_excuse_where_16_bits_reach_20_decibels(vulkan: D
     assert poor < 15 < 20 < ours, (poor, ours)
     with q8.Session(model, vulkan) as session:
         np.testing.assert_array_equal(session(batches[0].numpy()), found)
+
+
+def _tones(count: int) -> list[Tensor]:
+    """Spectra of tones that come and go: few numbers are large."""
+    random, time = torch.Generator().manual_seed(1001), torch.arange(512)
+    found = []
+    for _ in range(count):
+        pitch, middle = 3 * torch.rand(1, generator=random), torch.rand(1, generator=random)
+        envelope = torch.exp(-(((time / 512 - middle) / 0.1) ** 2)) * torch.exp(0.7 * torch.randn(1, generator=random))
+        x = (time * pitch).sin() * envelope + 0.01 * torch.randn(512, generator=random)
+        spectrum = torch.stft(x[None], 32, 8, window=torch.hann_window(32), return_complex=True)
+        found.append(torch.view_as_real(spectrum).permute(0, 3, 1, 2).contiguous())
+    return found
+
+
+def test_what_is_rare_is_not_clipped_where_it_counts_more_than_all_else() -> None:
+    torch.manual_seed(1)
+    module = Plain(
+        lambda m, x: x * m.layers(x),
+        layers=nn.Sequential(conv(2, 16), nn.ReLU(), conv(16, 16), nn.ReLU(), conv(16, 2)),
+    ).eval()
+    batches = _tones(8)
+    with torch.no_grad():
+        wanted = torch.cat([module(x) for x in batches]).numpy()
+    least = decibels(wanted, torch.cat(list(map(yardstick(module, batches), batches))).numpy())
+    session = q8.Session(q8.compile(_quantized(module, batches)), "reference")
+    ours = decibels(wanted, np.concatenate([session(x.numpy()) for x in batches]))
+    assert least is not None
+    assert ours is not None
+    assert least - 1 < ours
 
 
 def test_a_value_is_rounded_for_one_reader_and_not_for_another() -> None:

@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
+from q8ta_wgpu.frontend.nodes import is_transform
 
 SIGNS = 4
 """Vectors of random signs for each item, where nothing else is asked for."""
 
 Reading = tuple[Stored | Node, Role]
-"""A stored value, or the softmax of an attention, and the role in which it is read."""
+"""A stored value, the softmax of an attention or the observer's call of a transform's weights, and the role in which it
+is read."""
 
 
 def needs(
@@ -61,7 +63,7 @@ class _Traced:
 
     def __init__(self, storage: Storage, rounder: Rounder) -> None:
         self.storage, self.rounder = storage, rounder
-        self.run = Run(storage, self._view, lambda node, weight, reader: weight, self._share)
+        self.run = Run(storage, self._view, self._weight, self._share)
         self._first: list[Tensor] = []
         self._changes: dict[Reading, float] = defaultdict(float)
 
@@ -79,6 +81,22 @@ class _Traced:
             for reads in seen
             for role in reads.roles
         }
+
+    def _weight(self, node: Node, weight: Tensor, reader: Node) -> Tensor:
+        known = weight.detach()
+        if not self._is_transform(reader):
+            return known
+        error = self.rounder.weight(node, known, self.storage.weights[node]) - known
+        if error.any():  # ones, which add up windows, have none
+            known.requires_grad_()
+            self._first.append(known)
+            return self._noted((node, "products"), known, error)
+        return known
+
+    def _is_transform(self, reader: Node) -> bool:
+        """Whether a node reads weights of a transform beside a value that is stored."""
+        known = self.storage.values.keys() | self.storage.weights.keys()
+        return is_transform(reader) and known.issuperset(reader.all_input_nodes)
 
     def _share(self, node: Node, shares: Tensor) -> Tensor:
         return self._noted((node, "others"), shares, shares_of_255(shares.detach()).sub_(shares.detach()))

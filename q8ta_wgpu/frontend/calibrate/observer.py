@@ -29,11 +29,14 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
     The squared error of a range is what rounding costs inside, a twelfth of a squared step each, and what clipping
     costs outside. Both follow from three running sums, so that all pairs take one array operation. Zeros, of which an
     activation may have many, are exact in every range and not counted.
+
+    Attributes:
+        clips: whether values are clipped where that lowers their squared error.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.zeros = 0
+        self.zeros, self.clips = 0, True
 
     def forward(self, x: Tensor) -> Tensor:
         """Counts a batch; returns it. Raises RuntimeError, as torchao's observers do, at NaN and infinities."""
@@ -72,15 +75,18 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         if not low < high:
             qparams: tuple[Tensor, Tensor] = super().calculate_qparams()
             return qparams
-        counts = self.histogram.double().cpu().numpy()
-        if low <= 0.0 <= high:
-            at = min(int(-low / (high - low) * self.bins), self.bins - 1)
-            counts[at] = max(counts[at] - self.zeros, 0.0)
-        ends = best_range(counts, low, high, self.quant_max - self.quant_min)
+        ends = self._best_range(low, high) if self.clips else (low, high)
         found: tuple[Tensor, Tensor] = self._calculate_qparams(
             *(torch.tensor(end, device=self.min_val.device) for end in ends)
         )
         return found
+
+    def _best_range(self, low: float, high: float) -> tuple[float, float]:
+        counts = self.histogram.double().cpu().numpy()
+        if low <= 0.0 <= high:
+            at = min(int(-low / (high - low) * self.bins), self.bins - 1)
+            counts[at] = max(counts[at] - self.zeros, 0.0)
+        return best_range(counts, low, high, self.quant_max - self.quant_min)
 
 
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]

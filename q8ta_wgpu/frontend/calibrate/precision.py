@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import (
@@ -130,7 +131,7 @@ class HeldBack:
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
         self._count = max(-(-_INPUTS // self._each), min(_ITEMS, -(-_NUMBERS // _results(observed))))
         self.items: list[tuple[Tensor, ...]] = []
-        self.ranges: list[dict[str, tuple[float, int]]] = [{}]
+        self.ranges: list[dict[tuple[str, bool], tuple[float, int]]] = [{}]
 
     def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """All items with their places, the first ones last."""
@@ -167,13 +168,14 @@ class Precisions:
         self.storage = Storage(observed)
         self._traffic = traffic(self.storage)
         self._large = self._traffic > _LARGE
-        self._rounders = list(map(Rounder, back.ranges[-1:] if self._large else back.ranges))
-        self.rounder = self._rounders[-1]
+        self._ranges = back.ranges[-1:] if self._large else back.ranges
+        self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
+        self._clip((), True)
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
         self.floats = self._outputs(self._watched, _same, _same)
-        self.yardstick = self._noise_of_sums()
+        self.yardstick = self._noise_of_yardstick()
         self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
         self._always = [*always(self.storage), *rows]
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
@@ -231,7 +233,10 @@ class Precisions:
         def shares(node: Node, value: Tensor) -> Tensor:
             return value if (node, "others") in chosen else shares_of_255(value)
 
-        self._simulated[given] = self._noise_by_ranges(views, self._weight, shares)
+        def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
+            return value if (node, "products") in chosen else self._weight(node, value, reader)
+
+        self._simulated[given] = self._noise_by_ranges(views, weight, shares)
         return self._simulated[given]
 
     def _noise_of_sums(self) -> list[float]:
@@ -242,6 +247,31 @@ class Precisions:
         ways = [self._weight_of_sums, self._weight] if tables else [self._weight]
         found = [self._noise_by_ranges(self._of_sums, way, _same) for way in ways]
         return [min(ratios) for ratios in zip(*found, strict=True)]
+
+    def _noise_of_yardstick(self) -> list[float]:
+        """The noise of each output with ranges that clip, or with whole ones where that is less, as other quantizers
+        have them. Then no value is clipped that makes more noise by it."""
+        clipped = self._noise_of_sums()
+        self._clip(self.storage.stored, False)
+        whole = self._noise_of_sums()
+        worse = [i for i, (c, w) in enumerate(zip(clipped, whole, strict=True)) if c > WITHIN * w]
+        if not worse:
+            self._clip(self.storage.stored, True)
+            return clipped
+        outputs = sorted({i % len(self.floats[0]) for i in worse})
+        left = needs(self.storage, self.rounder, self.items, outputs)
+        self._clip(self.storage.stored, True)
+        found = needs(self.storage, self.rounder, self.items, outputs)
+        self._clip([stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found)], False)
+        return list(map(min, clipped, whole, self._noise_of_sums()))
+
+    def _clip(self, values: Iterable[Stored], clips: bool) -> None:
+        """Lets the ranges of these clip, or not."""
+        for observer in (stored.observer for stored in values):
+            if isinstance(observer, RangeObserver):
+                observer.clips = clips
+        self._rounders = [Rounder(known, self._weights) for known in self._ranges]
+        self.rounder = self._rounders[-1]
 
     def _noise_by_ranges(self, *ways: Any) -> list[float]:
         """The noise of each output with these ways to round, with each of the ranges."""
@@ -308,6 +338,11 @@ class Precisions:
 
     def _weight(self, node: Node, value: Tensor, reader: Node) -> Tensor:
         return self.rounder.weight(node, value, self.storage.weights[node])
+
+
+def _sum_of(stored: Stored, need: Mapping[Reading, float]) -> float:
+    """The noise of a value in all roles."""
+    return sum(need.get((stored, role), 0.0) for role in ROLES)
 
 
 def _allowed(ratio: float, output: Tensor) -> float:

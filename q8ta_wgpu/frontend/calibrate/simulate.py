@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.heads import attention_of
-from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.states import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
 from q8ta_wgpu.frontend.export.sized import Sized
@@ -253,14 +253,17 @@ class Run(Sized):
         return found[: len(found) - len(states_of(self.storage.module))]
 
 
-def known_scales(observed: GraphModule) -> dict[str, tuple[float, int]]:
-    """Scale and zero point that each observer of a whole tensor has met so far, by the target of its calls."""
-    found: dict[str, tuple[float, int]] = {}
+def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:
+    """Scale and zero point that each observer of a whole tensor has met so far, by the target of its calls and whether
+    it clips."""
+    found: dict[tuple[str, bool], tuple[float, int]] = {}
     observer: Any
     for name, observer in observed.named_children():
         if hasattr(observer, "calculate_qparams") and getattr(observer, "ch_axis", -1) < 0:
-            scale, zero = observer.calculate_qparams()
-            found[name] = float(scale), int(zero)
+            for clips in (False, True) if isinstance(observer, RangeObserver) else (True,):
+                observer.clips = clips
+                scale, zero = observer.calculate_qparams()
+                found[name, clips] = float(scale), int(zero)
     return found
 
 
@@ -268,19 +271,23 @@ class Rounder:
     """Rounds values as observers ask, each observer asked once.
 
     Args:
-        known: scales and zero points that count instead of what an observer has now, by the target of its calls.
+        known: scales and zero points that count instead of what an observer has now, as of `known_scales`.
+        weights: rounded ones, which rounders may share.
     """
 
-    def __init__(self, known: Mapping[str, tuple[float, int]]) -> None:
+    def __init__(
+        self, known: Mapping[tuple[str, bool], tuple[float, int]], weights: dict[Node, tuple[Tensor, Tensor]]
+    ) -> None:
         self._known = known
         self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
-        self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
+        self._weights = weights
 
     def scale(self, stored: Stored, width: Width) -> tuple[float, int]:
         """Scale and zero point of values at a width."""
         if (stored, width) not in self._found:
-            if width == stored.width and (before := self._known.get(str(stored.nodes[0].target))):
-                self._found[stored, width] = before
+            met = str(stored.nodes[0].target), getattr(stored.observer, "clips", True)
+            if width == stored.width and met in self._known:
+                self._found[stored, width] = self._known[met]
             else:
                 scale, zero = (stored.observer if width == stored.width else stored.wide).calculate_qparams()
                 self._found[stored, width] = float(scale), int(zero)
@@ -299,7 +306,7 @@ class Rounder:
         """A weight on the steps of its channels."""
         before, rounded = self._weights.get(node, (None, value))
         if before is None or before.data_ptr() != value.data_ptr():  # of the same parameter each run detaches another
-            rounded = _weight_on_steps(value, observer)
+            rounded = on_channels_steps(value, observer)
             self._weights[node] = value, rounded
         return rounded
 
@@ -311,7 +318,7 @@ def on_steps(value: Tensor, scale: Tensor, zero: int, low: int, high: int) -> Te
     return steps.add_(0.0).mul_(scale)  # -0 becomes 0, as whole numbers have it
 
 
-def _weight_on_steps(weight: Tensor, observer: Any) -> Tensor:
+def on_channels_steps(weight: Tensor, observer: Any) -> Tensor:
     """A weight rounded as its observer says."""
     if isinstance(observer, PerChannelGroupObserver):
         return observer.rounded(weight)

@@ -59,9 +59,11 @@ class Step:
     @property
     def note(self) -> str:
         """What is stored, why and for what, for the report."""
-        stored, _ = self.reading
+        stored, role = self.reading
         made = stored if isinstance(stored, Node) else stored.value(stored.nodes[0])
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
+        if isinstance(stored, Node) and role == "products":
+            made, how = next(iter(stored.users)), "reads weights of 16 bits"
         why = self.why or f"since 8 bits are too few; alone they would leave {decibels(self.noise):.1f} dB"
         source = source_of(made)
         return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to move" + (f" ({source})" if source else "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import operator
 from collections.abc import Mapping
 
 import torch
@@ -9,12 +12,16 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Role, Storage, Stored, Width
-from q8ta_wgpu.frontend.export.editor import call_module
+from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Role, Storage, Stored, Width, on_channels_steps
+from q8ta_wgpu.frontend.export.editor import call, call_module, folded
+from q8ta_wgpu.frontend.nodes import constant
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
-    """Gives each role of a value an observer of its width, or none."""
+    """Gives each role of a value an observer of its width, or none, and transforms finer weights."""
+    for node in storage.weights:
+        if (node, "products") in chosen:
+            _add_finer_weights(module, storage, node)
     for stored in storage.stored:
         widths = {role: chosen[stored, role] for role in ROLES if (stored, role) in chosen}
         if widths:
@@ -46,3 +53,25 @@ def _store_shares(module: GraphModule, softmax: Node) -> None:
     shares = call_module(module, users[0], f"_wide_{users[0].name}", observer, softmax)
     for user in users:
         user.replace_input_with(softmax, shares)
+
+
+def _add_finer_weights(module: GraphModule, storage: Storage, node: Node) -> None:
+    """Lets transforms sum with the rounding errors of their weights, too, which are int8 as well: 16 bits together."""
+    observer, (given,) = storage.weights[node], node.all_input_nodes
+    weight = constant(module, given).detach()
+    errors = weight - on_channels_steps(weight, observer)
+    finer = copy.deepcopy(observer)
+    finer.reset_min_max_vals()
+    finer(errors)
+    rest = call_module(module, node, f"_finer_{node.name}", finer, folded(module, given, "errors", errors, node))
+    most = errors.abs().sum([axis for axis in range(errors.dim()) if axis != observer.ch_axis]).max()
+    for user in list(node.users):
+        (read,) = (source for source in user.all_input_nodes if source is not node)
+        stored = storage.values[read]
+        end = most * torch.max(stored.observer.max_val, -stored.observer.min_val)
+        args = [rest if source is node else source for source in user.args]
+        small = call(user, user.target, *args, value=user.meta.get("val"))
+        stored.users[read][small] = stored.users[read][user]
+        small = call_module(module, user, f"_small_{user.name}", scheme.wide(-end, end), small)
+        whole = call(user.next, torch.ops.aten.add.Tensor, user, small, like=user, value=user.meta.get("val"))
+        user.replace_all_uses_with(whole, delete_user_cb=functools.partial(operator.is_not, whole))

@@ -18,7 +18,8 @@ from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
 from q8ta_wgpu.frontend.export.simplify import is_idle_dropout
 from q8ta_wgpu.frontend.export.writes import compute_written
-from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments
+from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments, transforms
+from q8ta_wgpu.frontend.notes import TRANSFORM, note
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
@@ -173,6 +174,8 @@ def _expand(program: ExportedProgram, node: Node, traced: dict[Any, Graph | None
         traced[key] = _operators(node, values)
     if (operators := traced[key]) is None:
         return
+    if transforms(node.target):
+        note(node, TRANSFORM, True)
     (result,) = splice(node, operators, sources)
     replace(program, node, result)
     program.graph.erase_node(node)
