@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Node
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import heads, need, precision
@@ -79,3 +80,25 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
     assert noise_by_rows == pytest.approx(noise, rel=1e-3)
     assert min(need_at_once) > 0
     assert need_by_rows == pytest.approx(need_at_once, rel=1e-3)
+
+
+def test_calibration_meets_some_rows_of_scores_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And int8 programs are the same, with the same numbers."""
+    sizes: list[int] = []
+    finished = heads.InParts.finished
+
+    def noted(self: heads.InParts, n: Node, result: Any) -> Any:
+        sizes.extend([result.numel()] if "softmax" in str(n.target) else [])
+        return finished(self, n, result)
+
+    monkeypatch.setattr(heads.InParts, "finished", noted)
+    batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
+    programs = []
+    for cached in (heads._CACHED, 5 * TOKENS):
+        monkeypatch.setattr(heads, "_MANY", cached)
+        monkeypatch.setattr(heads, "_CACHED", cached)
+        quantizer = q8.Quantizer(precision="int8")
+        programs.append(q8.quantize(_network(_with_a_bias), (batches[0],), batches, quantizer, progress=False))
+    assert set(sizes) == {5 * TOKENS}
+    first, second = (str(program.graph_module.code) for program in programs)
+    assert first == second

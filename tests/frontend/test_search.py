@@ -59,6 +59,29 @@ def test_twice_as_many_are_taken_where_the_first_do_not_suffice() -> None:
     assert runs == [0, len(steps) // 2, len(steps)]
 
 
+def test_where_all_that_is_foretold_is_too_little_one_more_run_tells_how_many() -> None:
+    """Besides those of none and of all: noise falls between them as the gains say, only more."""
+    search, runs = _search(0.15, few=True, traffic=COUNT * COUNT * COST, true=1.2)
+    steps = search.enough(_steps())
+    assert list(dict.fromkeys(runs)) == [0, COUNT, len(steps)]
+    assert 0.15 - 2 * GAIN < _noise(steps, 1.2) <= 0.15
+
+
+def test_gains_that_tell_nothing_do_not_keep_the_search_from_its_end() -> None:
+    """One step takes nearly all the noise away, and is said to gain as little as each of the others."""
+    every = _steps()
+    needed, runs = every[-9].reading, list[int]()
+
+    def noise(chosen: Mapping[Reading, Width]) -> list[float]:
+        runs.append(len(chosen))
+        return [0.1 + 0.9 * (needed not in chosen) - 0.001 * len(chosen)]
+
+    steps = Search(noise, [0.15], [0.15], COUNT * COUNT * COST, few_runs=True).enough(every)
+    assert needed in [step.reading for step in steps]
+    assert len(steps) <= COUNT - 9 + 1 + COUNT // 8
+    assert len(dict.fromkeys(runs)) <= 7
+
+
 @pytest.mark.parametrize("few", [False, True])
 def test_out_of_reach_comes_near_to_all(few: bool) -> None:
     search, _ = _search(0.05, few)

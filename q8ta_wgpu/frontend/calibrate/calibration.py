@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
+from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -24,7 +25,6 @@ from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.lifted import lifted
-from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.nodes import constant
@@ -58,7 +58,7 @@ def calibrate(
     """Runs a module with observers on every item, those that are held back last; returns how many there were, and
     whether all were zeros. Raises InputError where there is none, or one leads to NaN or an infinity."""
     met, zeros = 0, True
-    run = _observe_tables(model)
+    run = _observing(model)
     for index, arguments in back.order(items) if back is not None else enumerate(items):
         update(met)
         zeros = zeros and not any(x.any() for x in arguments)
@@ -70,15 +70,17 @@ def calibrate(
     return met, zeros
 
 
-def _observe_tables(model: GraphModule) -> Callable[..., Any]:
-    """What runs a module with observers, at the sizes of what it is given where these are noted. Observers of tables of
-    which a part is read then meet them whole, since no item may be as large."""
+def _observing(model: GraphModule) -> Callable[..., Any]:
+    """What runs a module with observers: at the sizes of what it is given where these are noted, and where an attention
+    has many scores, some of them at a time. Observers of tables of which a part is read meet them whole, since no item
+    may be as large."""
     tables = [node for node in model.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})]
     for table in tables:
         for user in table.users:
             if user.op == "call_module":
                 model.get_submodule(str(user.target))(constant(model, table))
-    return Sized(model).run if any(noted(node, SIZES) for node in model.graph.nodes) else model
+    run = InParts(model)
+    return run.run if run.is_large or any(noted(node, SIZES) for node in model.graph.nodes) else model
 
 
 def quantized(

@@ -7,6 +7,7 @@ are never all held.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import checkpoint
 
-from q8ta_wgpu.frontend.nodes import is_in_attention
+from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.nodes import is_attention, is_in_attention
 
 _MANY, _CACHED = 2**21, 2**18
 """Scores from which on they are computed in parts, and how many at once then: 1 MiB, which a core's own cache holds."""
@@ -43,6 +45,33 @@ class Attention:
             return compute(*args, **named)
         found = _Later(shape, compute, args, named, product=first or last)
         return found.whole() if last else found
+
+
+class InParts(Sized):
+    """Runs a program, attention with many scores some heads and rows at a time."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        whole = filter(None, map(attention_of, filter(is_attention, module.graph.nodes)))
+        self._attention = {call: attention for attention in whole for call in attention.calls}
+
+    @property
+    def is_large(self) -> bool:
+        """Whether an attention has many scores at the sizes of the example."""
+        return any(math.prod(call.meta["val"].shape) > _MANY for call in self._attention)
+
+    def run_node(self, n: Node) -> Any:
+        """A node's value. Of a call in an attention with many scores what it will be for some rows."""
+        if (attention := self._attention.get(n)) is not None:
+            return attention.result(n, functools.partial(self._call, n), *self.fetch_args_kwargs_from_env(n))
+        return self.finished(n, super().run_node(n))
+
+    def _call(self, n: Node, *args: Any, **named: Any) -> Any:
+        return self.finished(n, n.target(*args, **named))  # type: ignore[operator]
+
+    def finished(self, n: Node, result: Any) -> Any:
+        """What counts as a node's value, of what it gives: here just that."""
+        return result
 
 
 def attention_of(softmax: Node) -> Attention | None:

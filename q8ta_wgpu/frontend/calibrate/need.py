@@ -22,6 +22,9 @@ from q8ta_wgpu.frontend.nodes import is_transform
 SIGNS = 4
 """Vectors of random signs for each item, where nothing else is asked for."""
 
+_AT_ONCE = 1 << 16
+"""Products that are summed in float32 before they are added to the others in float64."""
+
 Reading = tuple[Stored | Node, Role]
 """A stored value, the softmax of an attention or the observer's call of a transform's weights, and the role in which it
 is read."""
@@ -115,6 +118,13 @@ class _Traced:
         return dict(self._changes)
 
 
+def _dot(a: Tensor, b: Tensor) -> float:
+    """The sum of products of two tensors' elements, in parts: float32 adds up few of them well, and a sum in float64
+    would first write all products."""
+    pairs = zip(*(torch.split(x.reshape(-1), _AT_ONCE) for x in (a, b)), strict=True)
+    return sum(float(torch.dot(*pair)) for pair in pairs)
+
+
 class _Noted(torch.autograd.Function):
     """A value as it is. On the way back, how much an error of it changes the outputs, to first order."""
 
@@ -131,5 +141,5 @@ class _Noted(torch.autograd.Function):
         """The gradient as it is."""
         if gradient is not None:
             (error,) = ctx.saved_tensors
-            ctx.note(float((gradient * error).sum(dtype=torch.float64)))
+            ctx.note(_dot(gradient, error))
         return gradient, None, None

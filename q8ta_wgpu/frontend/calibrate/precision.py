@@ -8,6 +8,7 @@ the calibration, comes near it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -199,9 +200,9 @@ class Precisions:
             every = ranked(self.storage, self.rounder, needed)
             steps = [step for step in every if step.width == "int16"]
             if not self._all_wide:
-                search = Search(self._noise, wanted, self._allowed, self._traffic, few_runs=self._large)
-                steps = search.enough(every)
-                steps += cheap(self.storage, every, steps)
+                also = functools.partial(cheap, self.storage, every)
+                steps = Search(self._noise, wanted, self._allowed, self._traffic, self._large, also).enough(every)
+                steps += also(steps)
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}

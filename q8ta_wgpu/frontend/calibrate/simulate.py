@@ -22,11 +22,10 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
-from q8ta_wgpu.frontend.calibrate.heads import attention_of
+from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.states import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
-from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
@@ -102,8 +101,6 @@ class Storage:
         self.values: dict[Node, Stored] = {}
         self.weights: dict[Node, Any] = {}
         self.attention = [node for node in observed.graph.nodes if is_attention(node)]
-        whole = filter(None, map(attention_of, self.attention))
-        self.in_attention = {call: attention for attention in whole for call in attention.calls}
         self._steps: dict[Node, bool] = {}
         by_observer: dict[int, Stored] = {}
         for node in observed.graph.nodes:
@@ -193,7 +190,7 @@ def _readers(node: Node) -> Iterator[Node]:
 Views = Mapping[Reads, Tensor]
 
 
-class Run(Sized):
+class Run(InParts):
     """Runs a prepared module on its observers' values as `views` gives them to each role.
 
     Args:
@@ -220,16 +217,12 @@ class Run(Sized):
             return self._views(n, value) if n in self.storage.values else value
         if n.op == "call_module":
             return None
-        if (attention := self.storage.in_attention.get(n)) is not None:
-            return attention.result(n, functools.partial(self._call, n), *self.fetch_args_kwargs_from_env(n))
-        return self._finished(n, super().run_node(n))
+        return super().run_node(n)
 
-    def _call(self, n: Node, *args: Any, **named: Any) -> Any:
-        return self._finished(n, n.target(*args, **named))  # type: ignore[operator]
-
-    def _finished(self, n: Node, result: Any) -> Any:
+    def finished(self, n: Node, result: Any) -> Any:
+        """The shares of an attention as they are computed with, and parameters without gradients."""
         if n.op == "get_attr":
-            return result.detach()  # no gradients of parameters
+            return result.detach()
         return self._shares(n, result) if n in self.storage.attention else result
 
     def map_nodes_to_values(self, args: Any, n: Node) -> Any:
@@ -298,7 +291,7 @@ class Rounder:
         if width == "float32" or value.dtype != torch.float32:
             return value
         scale, zero = self.scale(stored, width)
-        if not value.sum().isfinite():  # of a quotient of what was rounded to zeros
+        if not math.isfinite(value.sum()):  # of a quotient of what was rounded to zeros
             value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)
         return on_steps(value, torch.tensor(scale), zero, *_LIMITS[width])
 
