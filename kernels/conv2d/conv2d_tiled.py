@@ -88,10 +88,14 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
     "window": ("implicit", ("gemm_window", "gemm_pixels"), True),
     "window, narrow": (
         "implicit",
-        ("gemm_window", "place_of=place_of_words", "load_x=load_words", "gemm_pixels"),
+        ("gemm_window", "place_of=place_of_words", "place_after=words_after", "load_x=load_words", "gemm_pixels"),
         False,
     ),
-    "thin": ("implicit", ("gemm_window", "place_of=place_of_lanes", "load_x=load_lanes", "gemm_pixels"), False),
+    "thin": (
+        "implicit",
+        ("gemm_window", "place_of=place_of_lanes", "place_after=lanes_after", "load_x=load_lanes", "gemm_pixels"),
+        False,
+    ),
 }
 """Ways to read x: the kernel's name, its WGSL, whether x is bound as vectors."""
 
@@ -114,9 +118,16 @@ def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     if _divides_by_constants(call, tile):
         found = ("pixel_words=given_words", "kernel_width=given_width")
-    elif tile.body == UNITS:
+    elif tile.body in (UNITS, gemm.REGISTERS) and _is_pointwise(call):
         found = every_row(call.attrs["stride"])
-    return *tile.source, *READINGS[_reading(call)][1], *found, "sums_planes", *halves.source(call)
+    return (
+        *tile.source,
+        *gemm.stored(tile, call),
+        *READINGS[_reading(call)][1],
+        *found,
+        "sums_planes",
+        *halves.source(call),
+    )
 
 
 def _divides_by_constants(call: Call, tile: gemm.AnyTile) -> bool:
@@ -137,8 +148,9 @@ def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
     return {**fields, "constants": constants}
 
 
-def _product_wide(call: Call) -> tuple[str, ...]:
-    return *weighted.PER_CHANNEL, "weight", *(("x",) if READINGS[_reading(call)][2] else ())
+def _product_wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    x = ("x",) if READINGS[_reading(call)][2] else ()
+    return *weighted.PER_CHANNEL, "weight", *x, *gemm.wide_result(tile, call)
 
 
 def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
@@ -152,7 +164,7 @@ def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
             OUTPUT,
             supports=functools.partial(_supports_product, method=method, label=label, tile=tile),
             preferred=functools.partial(_prefers_product, label=label),
-            wide=_product_wide,
+            wide=functools.partial(_product_wide, tile=tile),
             params=functools.partial(_product_params, tile),
             prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
             **_product_fields(tile),

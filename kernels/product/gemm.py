@@ -22,6 +22,9 @@ from q8ta_wgpu.kernels.product import halves, speeds, weighted
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"
+WORD_TURNS = 4
+"""Most turns of gemm_registers.wgsl for a vector along k."""
+
 PLACES = 4
 """Most loop turns to find the offset of a vector of x: place_of_bytes, gemm_window_image."""
 
@@ -81,7 +84,7 @@ class Tile:
     @property
     def source(self) -> tuple[str, ...]:
         """The WGSL, and the names of what it chooses by the target."""
-        return (self.body, "dot", "held", "exchanged") if self.body == REGISTERS else (self.body, "dot")
+        return (self.body, "dot", "exchange") if self.body == REGISTERS else (self.body, "dot")
 
     def fits(self, target: Target) -> bool:
         """Whether the target suits the tile: tiles in registers are for devices that gain nothing from workgroup
@@ -111,7 +114,7 @@ class Tile:
         """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and the inner loops that are not unrolled."""
         tile = self.at_depth(vectors)
         if tile.body == REGISTERS:
-            return vectors
+            return vectors * (WORD_TURNS + 2)
         loads = -(-tile.step * (tile.m + tile.n) // (tile.threads // tile.split)) + 1
         products = tile.step * (1 + tile.rows + tile.quads * (1 + tile.rows))
         return tile.steps(vectors) * (1 + PLACES + 2 * loads + products)
@@ -251,6 +254,23 @@ def joins_early(call: Call) -> bool:
     operands = call.attrs["epilogue"].operands
     others = call.inputs[len(call.inputs) - len(operands) :]
     return {t.dtype for t, operand in zip(others, operands, strict=True) if operand.at_result} == {INT8X4}
+
+
+def stores_vectors(tile: AnyTile, call: Call) -> bool:
+    """Whether a thread stores four quads of a row as one vector: in registers, where rows of an int8 result are whole
+    vectors."""
+    whole = call.inputs[1].shape[0] % 16 == 0 and call.output.dtype == INT8X4
+    return isinstance(tile, Tile) and tile.body == REGISTERS and tile.quads % 4 == 0 and whole
+
+
+def stored(tile: AnyTile, call: Call) -> tuple[str, ...]:
+    """What is linked to store a result."""
+    return ("store_four=store_vector", "store_within=store_nothing") if stores_vectors(tile, call) else ()
+
+
+def wide_result(tile: AnyTile, call: Call) -> tuple[str, ...]:
+    """The result's name where it is bound as vectors."""
+    return ("y",) if stores_vectors(tile, call) else ()
 
 
 def kernel_fields(tile: AnyTile, sizes: Sizes) -> dict[str, Any]:

@@ -13,6 +13,7 @@ fn row_of(m: u32) -> Row {
 fn every_row(m: u32) -> Row { return Row(m * params.row_words); }
 
 fn place_of(k: u32) -> u32 { return k; }
+fn place_after(place: u32, k: u32) -> u32 { return k; }
 
 fn load_x(row: Row, k: u32) -> RowVector { return x_vector(row.first, k); }
 

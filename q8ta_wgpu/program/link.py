@@ -43,6 +43,25 @@ _SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
 _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
 
+_EXCHANGED = (
+    "held_weights=weights_held",
+    "weight_of=weight_shuffled",
+    "held_channels=channels_held",
+    "start_of=start_shuffled",
+    "channel_of=channel_shuffled",
+    "TURNS=FOUR_TURNS",
+)
+_READ = (
+    "held_weights=no_weights",
+    "weight_of=weight_read",
+    "held_channels=no_channels",
+    "start_of=start_read",
+    "channel_of=channel_read",
+    "TURNS=ONE_TURN",
+)
+"""How gemm_registers.wgsl gets weights and numbers of channels where eight threads are a subgroup, and elsewhere."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """How one operand of a dispatch is bound: its WGSL name, dtype, layout (None for constants), and whether it is read
@@ -220,9 +239,9 @@ def link(
     as `target` takes it fastest.
 
     An epilogue brings its hooks, of which a kernel may fill one itself. Some stems name a choice: `map` is the one for
-    a float32 or a packed result, `dot` the packed or the emulated dot product, `held` and `exchanged` how weights come
-    to the threads of gemm_registers.wgsl, and `no_x` takes the place of the name
-    of an optional operand `x` that the call leaves out.
+    a float32 or a packed result, `dot` the packed or the emulated dot product, `exchange` how weights and
+    numbers of channels come to the threads of gemm_registers.wgsl, and `no_x` takes the place of the name of an
+    optional operand `x` that the call leaves out.
     """
     operands = bindings(op, call, layouts)
     source, wide = kernel.linked(call)
@@ -248,11 +267,12 @@ def link(
     generated += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
     meant = {
         "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
-        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
-        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
         **{operand.name: f"no_{operand.name}" for operand in op.operands[len(operands) :]},
     }
-    stems = (meant.get(stem, stem) for stem in (*(after.source if after else ()), *source))
+    named = (*(after.source if after else ()), *source)
+    if "exchange" in named:
+        named = (*(stem for stem in named if stem != "exchange"), *(_EXCHANGED if target.shuffles else _READ))
+    stems = (meant.get(stem, stem) for stem in named)
     kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 lies as float32 does
     chosen = tuple(stem if stem in files() or "=" in stem else _choice(stem, kinds) for stem in stems)
     try:
