@@ -82,18 +82,23 @@ def _reading(call: Call) -> str:
     return "thin" if _is_thin(call) else "window" if whole else "window, narrow"
 
 
+_PLACES = {
+    reading: (f"place_of=place_of_{reading}", f"place_from={reading}_from", f"place_after={reading}_after")
+    for reading in ("words", "lanes")
+}
+
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
     "pw": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=whole_vector"), True),
     "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=vector_of_words"), False),
     "window": ("implicit", ("gemm_window", "gemm_pixels"), True),
     "window, narrow": (
         "implicit",
-        ("gemm_window", "place_of=place_of_words", "place_after=words_after", "load_x=load_words", "gemm_pixels"),
+        ("gemm_window", "gemm_pixels", *_PLACES["words"], "load_x=load_words"),
         False,
     ),
     "thin": (
         "implicit",
-        ("gemm_window", "place_of=place_of_lanes", "place_after=lanes_after", "load_x=load_lanes", "gemm_pixels"),
+        ("gemm_window", "gemm_pixels", *_PLACES["lanes"], "load_x=load_lanes"),
         False,
     ),
 }

@@ -31,8 +31,10 @@ fn place_of(k: u32) -> Place {
   return Place((y * params.x_dims.w + column) * vectors + k % vectors, y, column);
 }
 
-// The place of k, from that of the vector before it: the divisions of place_of take a CPU as long as many products.
-fn place_after(place: Place, k: u32) -> Place {
+fn place_from(found: Place, k: u32) -> Place { return found; }
+
+// The place of the next vector: the divisions of place_of take a CPU as long as many products.
+fn place_after(place: Place) -> Place {
   let vectors = pixel_words() / 4u;
   let in_tap = place.vector - (place.y * params.x_dims.w + place.x) * vectors + 1u;
   let next_tap = in_tap == vectors;
@@ -61,7 +63,8 @@ fn place_of_words(k: u32) -> WordPlaces {
   return WordPlaces((y * params.x_dims.w + column) * pixel_words() + word % pixel_words(), y, column);
 }
 
-fn words_after(place: WordPlaces, k: u32) -> WordPlaces { return place_of_words(k); }
+fn words_from(found: WordPlaces, k: u32) -> WordPlaces { return place_of_words(k); }
+fn words_after(place: WordPlaces) -> WordPlaces { return place; }
 
 fn load_word(row: Row, word: u32, y: u32, column: u32) -> x_Word {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
@@ -94,7 +97,8 @@ fn place_of_lanes(k: u32) -> LanePlaces {
   return place;
 }
 
-fn lanes_after(place: LanePlaces, k: u32) -> LanePlaces { return place_of_lanes(k); }
+fn lanes_from(found: LanePlaces, k: u32) -> LanePlaces { return place_of_lanes(k); }
+fn lanes_after(place: LanePlaces) -> LanePlaces { return place; }
 
 fn load_lane(row: Row, y: u32, column: u32) -> u32 {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;

@@ -68,8 +68,9 @@ fn main(@builtin(local_invocation_index) local: u32,
   let steps = steps_of(phase);
   let first_k = phase * params.steps;
   var w_at = (first_k * column_tiles + index % column_tiles * params.steps) * QUADS * 4u;
-  var place = place_of(first_k);
+  var next = place_of(first_k);
   for (var step = 0u; step < steps; step++) {
+    let place = place_from(next, first_k + step);
     var a: array<vec4<u32>, ROWS>;
     for (var i = 0u; i < OWN; i++) {
       let v = load_x(rows[i], place);
@@ -94,7 +95,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       for (var j = 0u; j < HELD; j++) { held[j] = turned(held[j]); }
     }
     w_at += 4u * QUADS;
-    place = place_after(place, first_k + step + 1u);
+    next = place_after(place);
   }
   // What lies past the last row or quad reads some word within bounds and is not stored.
   var pixels: array<u32, OWN>;

@@ -13,7 +13,10 @@ fn row_of(m: u32) -> Row {
 fn every_row(m: u32) -> Row { return Row(m * params.row_words); }
 
 fn place_of(k: u32) -> u32 { return k; }
-fn place_after(place: u32, k: u32) -> u32 { return k; }
+
+// The place of k, where a step before has found it; and what this step finds for the next one.
+fn place_from(found: u32, k: u32) -> u32 { return k; }
+fn place_after(place: u32) -> u32 { return 0u; }
 
 fn load_x(row: Row, k: u32) -> RowVector { return x_vector(row.first, k); }
 
