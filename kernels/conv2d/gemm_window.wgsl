@@ -31,6 +31,20 @@ fn place_of(k: u32) -> Place {
   return Place((y * params.x_dims.w + column) * vectors + k % vectors, y, column);
 }
 
+fn place_from(found: Place, k: u32) -> Place { return found; }
+
+// The place of the next vector: the divisions of place_of take a CPU as long as many products.
+fn place_after(place: Place) -> Place {
+  let vectors = pixel_words() / 4u;
+  let in_tap = place.vector - (place.y * params.x_dims.w + place.x) * vectors + 1u;
+  let next_tap = in_tap == vectors;
+  let column = place.x + select(0u, params.dilation.y, next_tap);
+  let next_row = column == kernel_width() * params.dilation.y;
+  let y = place.y + select(0u, params.dilation.x, next_row);
+  let x = select(column, 0u, next_row);
+  return Place((y * params.x_dims.w + x) * vectors + select(in_tap, 0u, next_tap), y, x);
+}
+
 fn load_x(row: Row, place: Place) -> RowVector {
   let outside = row.y + place.y >= params.x_dims.z || row.x + place.x >= params.x_dims.w;
   if (BRANCHES && outside) { return zero_vector(); }
@@ -48,6 +62,9 @@ fn place_of_words(k: u32) -> WordPlaces {
   let column = tap % kernel_width() * params.dilation.y;
   return WordPlaces((y * params.x_dims.w + column) * pixel_words() + word % pixel_words(), y, column);
 }
+
+fn words_from(found: WordPlaces, k: u32) -> WordPlaces { return place_of_words(k); }
+fn words_after(place: WordPlaces) -> WordPlaces { return place; }
 
 fn load_word(row: Row, word: u32, y: u32, column: u32) -> x_Word {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;
@@ -79,6 +96,9 @@ fn place_of_lanes(k: u32) -> LanePlaces {
   }
   return place;
 }
+
+fn lanes_from(found: LanePlaces, k: u32) -> LanePlaces { return place_of_lanes(k); }
+fn lanes_after(place: LanePlaces) -> LanePlaces { return place; }
 
 fn load_lane(row: Row, y: u32, column: u32) -> u32 {
   let outside = row.y + y >= params.x_dims.z || row.x + column >= params.x_dims.w;

@@ -24,6 +24,9 @@ fn place_of(k: u32) -> Place {
   return place;
 }
 
+fn place_from(found: Place, k: u32) -> Place { return place_of(k); }
+fn place_after(place: Place) -> Place { return place; }
+
 fn load_word(row: Row, first: vec4<u32>, y: vec4<u32>, x_step: vec4<u32>) -> u32 {
   let inside = (row.y + y < vec4<u32>(params.x_dims.z)) & (row.x + x_step < vec4<u32>(params.x_dims.w));
   let at = select(vec4<u32>(0u), row.first + first, inside);

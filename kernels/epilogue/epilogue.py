@@ -98,10 +98,10 @@ class Epilogue:
         hooks = [hook for stage in self.stages for hook in stage.hooks]
         if self.near:
             hooks.remove("quad_value=requantized")
-            hooks += ["Channel=Near", "channel_quad=near_quad"]
+            hooks += ["Channel=Near", "channel_quad=near_quad", "channel_from=near_from"]
             hooks += ["near_bounds=bounded_near"] if isinstance(self.stages[0], Residual) else []
             ends = isinstance(self.stages[-1], Requantize)
-            hooks += ["quad_value=whole_near", "store_joined=store_near"] if ends else ["quad_value=requantized_near"]
+            hooks += ["quad_value=whole_near", "word_joined=word_near"] if ends else ["quad_value=requantized_near"]
         return "quad", *(self._by_rows(hooks) if self.rows else hooks)
 
     def _by_rows(self, hooks: list[str]) -> list[str]:

@@ -7,6 +7,11 @@ struct Channel { multiplier: vec4<f32>, offset: vec4<i32> }
 
 fn channel_quad(quad: u32) -> Channel { return Channel(multiplier[quad], offset[quad]); }
 
+// What another thread of a subgroup has.
+fn channel_from(own: Channel, i: u32) -> Channel {
+  return Channel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
+}
+
 fn start_quad(quad: u32) -> vec4<i32> { return -correction[quad]; }
 
 fn store_value(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {

@@ -199,6 +199,7 @@ class Scale(Stage):
         "quad_value=scaled",
         "Channel=Scaled",
         "channel_quad=scaled_channels",
+        "channel_from=scaled_from",
         "quad_places=real_places",
         "store_joined=store_scaled",
     )

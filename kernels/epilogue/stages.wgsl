@@ -13,15 +13,28 @@ fn near_quad(quad: u32) -> Near {
               bitcast<vec4<f32>>(offset[at + 3u]));
 }
 
+fn near_from(own: Near, i: u32) -> Near {
+  return Near(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.low, i),
+              subgroupShuffle(own.high, i), subgroupShuffle(own.magic, i));
+}
+
 struct Scaled { multiplier: vec4<f32>, offset: vec4<f32> }
 
 fn scaled_channels(quad: u32) -> Scaled { return Scaled(multiplier[quad], offset[quad]); }
+
+fn scaled_from(own: Scaled, i: u32) -> Scaled {
+  return Scaled(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
+}
 
 struct Sloped { multiplier: vec4<f32>, offset: vec4<i32>, slope: vec4<f32> }
 
 fn sloped_quad(quad: u32) -> Sloped {
   return Sloped(multiplier[quad], offset[quad], vec4<f32>(
     slope_of(quad * 4u), slope_of(quad * 4u + 1u), slope_of(quad * 4u + 2u), slope_of(quad * 4u + 3u)));
+}
+
+fn sloped_from(own: Sloped, i: u32) -> Sloped {
+  return Sloped(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.slope, i));
 }
 
 fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 1u)]; }
@@ -157,9 +170,11 @@ fn real_places(quad: u32) -> vec4<u32> {
                    channel_place(channel + 3u));
 }
 
-fn store_near(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = packed_whole(v, params.zero); }
+fn store_joined(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = word_joined(v); }
 
-fn store_joined(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = packed(v); }
+fn word_joined(v: vec4<i32>) -> Word { return packed(v); }
+
+fn word_near(v: vec4<i32>) -> Word { return packed_whole(v, params.zero); }
 
 fn store_dequantized(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
   store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad, places);

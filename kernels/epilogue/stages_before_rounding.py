@@ -116,7 +116,7 @@ class Slopes(Stage):
 
     name = "slopes"
     operand = Operand("slopes", constant=True, valid=_valid_slopes)
-    hooks = ("bent=sloped", "Channel=Sloped", "channel_quad=sloped_quad")
+    hooks = ("bent=sloped", "Channel=Sloped", "channel_quad=sloped_quad", "channel_from=sloped_from")
 
     def apply(self, value: Array, around: Around) -> Array:
         return np.where(value < 0, arithmetic.scaled_accumulator(value, around.values), value)

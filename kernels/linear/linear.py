@@ -112,7 +112,8 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     return (
         *tile.source,
         "gemm_rows",
-        *(every_row() if tile.body == UNITS else ()),
+        *(every_row() if tile.body in (UNITS, gemm.REGISTERS) else ()),
+        *gemm.stored(tile, call),
         "gemm_pixels",
         f"x_vector={'whole_vector' if _whole(call) else 'vector_of_words'}",
         "sums_rows",
@@ -125,8 +126,8 @@ def _direct_source(call: Call, op: str) -> tuple[str, ...]:
     return op, "dot", "direct", "sums_rows", *groups.source(call), *halves.source(call)
 
 
-def _wide(call: Call) -> tuple[str, ...]:
-    return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())
+def _wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ()), *gemm.wide_result(tile, call)
 
 
 def _products(op: str, parts: int) -> Iterator[Kernel]:
@@ -140,7 +141,7 @@ def _products(op: str, parts: int) -> Iterator[Kernel]:
             ONLY_4W | FLOAT,
             supports=functools.partial(_supports, tile=tile),
             preferred=functools.partial(_preferred, label=label),
-            wide=_wide,
+            wide=functools.partial(_wide, tile=tile),
             params=functools.partial(_tiled_params, tile),
             prepack={1: groups.packed(gemm.pack_with(tile, _rows), tile.n), **weighted.PAD_CHANNELS},
             **{**fields, "constants": functools.partial(_constants, fields["constants"], tile.n)},

@@ -11,7 +11,3 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   }
   return acc;
 }
-
-fn dot_words(word: u32, w: vec4<u32>) -> vec4<i32> {
-  return vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
-}

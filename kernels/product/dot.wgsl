@@ -5,3 +5,8 @@ fn dot4_emulated(a: u32, b: u32) -> i32 {
   let v = unpack4xI8(a) * unpack4xI8(b);
   return v.x + v.y + v.z + v.w;
 }
+
+// Those of a word with each of four.
+fn dot_words(word: u32, w: vec4<u32>) -> vec4<i32> {
+  return vec4<i32>(dot4(word, w.x), dot4(word, w.y), dot4(word, w.z), dot4(word, w.w));
+}

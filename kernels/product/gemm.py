@@ -22,6 +22,9 @@ from q8ta_wgpu.kernels.product import halves, speeds, weighted
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"
+WORD_TURNS = 4
+"""Most turns of gemm_registers.wgsl for a vector along k."""
+
 PLACES = 4
 """Most loop turns to find the offset of a vector of x: place_of_bytes, gemm_window_image."""
 
@@ -81,7 +84,7 @@ class Tile:
     @property
     def source(self) -> tuple[str, ...]:
         """The WGSL, and the names of what it chooses by the target."""
-        return (self.body, "dot", "held", "exchanged") if self.body == REGISTERS else (self.body, "dot")
+        return (self.body, "dot", "exchange") if self.body == REGISTERS else (self.body, "dot")
 
     def fits(self, target: Target) -> bool:
         """Whether the target suits the tile: tiles in registers are for devices that gain nothing from workgroup
@@ -111,7 +114,7 @@ class Tile:
         """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and the inner loops that are not unrolled."""
         tile = self.at_depth(vectors)
         if tile.body == REGISTERS:
-            return vectors
+            return vectors * (WORD_TURNS + 2)
         loads = -(-tile.step * (tile.m + tile.n) // (tile.threads // tile.split)) + 1
         products = tile.step * (1 + tile.rows + tile.quads * (1 + tile.rows))
         return tile.steps(vectors) * (1 + PLACES + 2 * loads + products)
@@ -148,11 +151,12 @@ TILES: Mapping[str, AnyTile] = {
     "32x32": Tile(threads_m=8, threads_n=8, rows=4, quads=1),
     "32x16": Tile(threads_m=8, threads_n=4, rows=4, quads=1, split=4),
     "16x16": Tile(threads_m=8, threads_n=4, rows=2, quads=1, split=4),
+    "registers_7x16": Tile(threads_m=8, threads_n=1, rows=7, quads=4, step=1, body=REGISTERS),
     "registers_8x16": Tile(threads_m=8, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
     "registers_8x12": Tile(threads_m=8, threads_n=1, rows=8, quads=3, step=1, body=REGISTERS),
 }
 """All tiles by the size of a workgroup's result; those for CPUs by the size of a thread's result. Eight threads are one
-vector on lavapipe, and neither more rows nor more channels a thread are faster there."""
+vector on lavapipe, and neither more rows nor more channels a thread are faster there (docs/experiments.md)."""
 
 NARROW_TILES: Mapping[str, AnyTile] = {
     **TILES,
@@ -178,7 +182,12 @@ def params(tile: AnyTile, sizes: tuple[int, int, int]) -> Params:
 def tiles(parts: int, among: Mapping[str, AnyTile] = TILES) -> Mapping[str, AnyTile]:
     """The tiles where `parts` rows of int8 make one row of x: those whose threads can share the rows that are left."""
     found = {label: replace(tile, halves=parts) for label, tile in among.items()}
-    return {label: tile for label, tile in found.items() if not isinstance(tile, UnitTile) or tile.is_shared()}
+    return {label: tile for label, tile in found.items() if _is_shared(tile)}
+
+
+def _is_shared(tile: AnyTile) -> bool:
+    """Whether each thread makes whole rows of the result."""
+    return tile.is_shared() if isinstance(tile, UnitTile) else tile.rows % tile.halves == 0
 
 
 MANY_GROUPS, SOME_GROUPS = 300, 200
@@ -189,6 +198,10 @@ PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
 
 PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
 """The same on a CPU (measured on lavapipe, as multiples of 8x16's)."""
+
+PADDED_EXCHANGED: Mapping[str, float] = {"registers_7x16": 0.8, "registers_8x16": 1.0, "registers_8x12": 1.0}
+"""The same where threads exchange weights: more code than that of 7x16, 15 KB a step, leaves the cache of decoded
+instructions of the processor that it was measured on (Zen 4)."""
 
 PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
 """The same for readers that assemble vectors of x."""
@@ -212,10 +225,12 @@ def choose(
         return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
 
     if not target.shares_memory:
-        return padded(PADDED_CPU_NARROW if narrow else PADDED_CPU)
+        weights = PADDED_CPU_NARROW if narrow else PADDED_EXCHANGED if target.shuffles else PADDED_CPU
+        able = tiles(parts, NARROW_TILES)
+        return padded({name: weight for name, weight in weights.items() if name in able})
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        able = {name: TILES[name] for name, tile in tiles(parts).items() if tile.fits(target)}
-        return speeds.fastest(sizes, able, joined, target.name, parts)
+        fitting = {name: TILES[name] for name, tile in tiles(parts).items() if tile.fits(target)}
+        return speeds.fastest(sizes, fitting, joined, target.name, parts)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
@@ -251,6 +266,23 @@ def joins_early(call: Call) -> bool:
     operands = call.attrs["epilogue"].operands
     others = call.inputs[len(call.inputs) - len(operands) :]
     return {t.dtype for t, operand in zip(others, operands, strict=True) if operand.at_result} == {INT8X4}
+
+
+def stores_vectors(tile: AnyTile, call: Call) -> bool:
+    """Whether a thread stores four quads of a row as one vector: in registers, where rows of an int8 result are whole
+    vectors."""
+    whole = call.inputs[1].shape[0] % 16 == 0 and call.output.dtype == INT8X4
+    return isinstance(tile, Tile) and tile.body == REGISTERS and tile.quads % 4 == 0 and whole
+
+
+def stored(tile: AnyTile, call: Call) -> tuple[str, ...]:
+    """What is linked to store a result."""
+    return ("store_four=store_vector", "store_within=store_nothing") if stores_vectors(tile, call) else ()
+
+
+def wide_result(tile: AnyTile, call: Call) -> tuple[str, ...]:
+    """The result's name where it is bound as vectors."""
+    return ("y",) if stores_vectors(tile, call) else ()
 
 
 def kernel_fields(tile: AnyTile, sizes: Sizes) -> dict[str, Any]:

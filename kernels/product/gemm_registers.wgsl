@@ -8,6 +8,15 @@ const BRANCHES = false;
 const TILE_ROWS = THREADS_M * ROWS / HALVES;
 const OWN = ROWS / HALVES;
 const HELD = (QUADS + 1u) / 2u;
+const WORDS = 4u / TURNS;
+const VECTORS = QUADS / 4u;
+const SINGLE = QUADS % 4u;
+
+// In how many turns the four words of a vector of k are multiplied. Linked: TURNS. Code of all of them at once is more than
+// the caches of a processor for instructions hold, and a turn for each word is faster, where each word costs no loads.
+// unroll.py reads numbers alone: FOUR_TURNS stays a loop.
+const ONE_TURN = 1u;
+const FOUR_TURNS = u32(4);
 
 // Lavapipe loads thread by thread, also what all of them read. Where eight threads are a subgroup, each loads an eighth
 // of the weights of a step, and they exchange them. Linked: held_weights and weight_of, `at` being a step's first vector.
@@ -16,6 +25,22 @@ fn weight_shuffled(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return subgr
 
 fn no_weights(at: u32, local: u32) -> vec4<u32> { return vec4<u32>(); }
 fn weight_read(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return load_w(at + i); }
+
+// The same of what belongs to channels: each thread reads that of one quad, and has the i-th quad's of the others.
+struct Held { start: array<vec4<i32>, HALVES>, channel: Channel }
+
+fn channels_held(quad: u32, start: u32) -> Held {
+  var held = Held(array<vec4<i32>, HALVES>(), channel_quad(quad));
+  for (var h = 0u; h < HALVES; h++) { held.start[h] = start_half(start, h); }
+  return held;
+}
+
+fn start_shuffled(held: Held, start: u32, i: u32, half: u32) -> vec4<i32> { return subgroupShuffle(held.start[half], i); }
+fn channel_shuffled(held: Held, quad: u32, i: u32) -> Channel { return channel_from(held.channel, i); }
+
+fn no_channels(quad: u32, start: u32) -> Held { return Held(); }
+fn start_read(held: Held, start: u32, i: u32, half: u32) -> vec4<i32> { return start_half(start + i, half); }
+fn channel_read(held: Held, quad: u32, i: u32) -> Channel { return channel_quad(quad + i); }
 
 @compute @workgroup_size(THREADS_M)
 fn main(@builtin(local_invocation_index) local: u32,
@@ -31,17 +56,21 @@ fn main(@builtin(local_invocation_index) local: u32,
   var rows: array<Row, OWN>;
   for (var i = 0u; i < OWN; i++) { rows[i] = row_of(min(first_m + i, params.rows - 1u)); }
   var acc: array<vec4<i32>, ROWS * QUADS>;
+  let first_start = phase * params.quads + first_quad;
+  let own = local % QUADS;
+  let held_numbers = held_channels(first_quad + own, first_start + own);
   for (var q = 0u; q < QUADS; q++) {
     for (var h = 0u; h < HALVES; h++) {
-      let start = start_half(phase * params.quads + first_quad + q, h);
+      let start = start_of(held_numbers, first_start, q, h);
       for (var i = 0u; i < OWN; i++) { acc[(h * OWN + i) * QUADS + q] = start; }
     }
   }
   let steps = steps_of(phase);
   let first_k = phase * params.steps;
   var w_at = (first_k * column_tiles + index % column_tiles * params.steps) * QUADS * 4u;
+  var next = place_of(first_k);
   for (var step = 0u; step < steps; step++) {
-    let place = place_of(first_k + step);
+    let place = place_from(next, first_k + step);
     var a: array<vec4<u32>, ROWS>;
     for (var i = 0u; i < OWN; i++) {
       let v = load_x(rows[i], place);
@@ -49,27 +78,69 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     var held: array<vec4<u32>, HELD>;
     for (var j = 0u; j < HELD; j++) { held[j] = held_weights(w_at + 8u * j, local); }
-    for (var q = 0u; q < QUADS; q++) {
-      let b0 = weight_of(held[q / 2u], w_at, 4u * q);
-      let b1 = weight_of(held[q / 2u], w_at, 4u * q + 1u);
-      let b2 = weight_of(held[q / 2u], w_at, 4u * q + 2u);
-      let b3 = weight_of(held[q / 2u], w_at, 4u * q + 3u);
-      let factor = weight_factor(first_quad + q, step);
-      for (var i = 0u; i < ROWS; i++) {
-        acc[i * QUADS + q] = add_products(acc[i * QUADS + q], a[i], b0, b1, b2, b3, factor);
+    for (var turn = 0u; turn < TURNS; turn++) {
+      for (var q = 0u; q < QUADS; q++) {
+        let b0 = weight_of(held[q / 2u], w_at, 4u * q);
+        let b1 = weight_of(held[q / 2u], w_at, 4u * q + 1u);
+        let b2 = weight_of(held[q / 2u], w_at, 4u * q + 2u);
+        let b3 = weight_of(held[q / 2u], w_at, 4u * q + 3u);
+        let factor = weight_factor(first_quad + q, step);
+        for (var i = 0u; i < ROWS; i++) {
+          var sum = vec4<i32>(0);
+          for (var j = 0u; j < WORDS; j++) { sum += dot_words(a[i][j], vec4<u32>(b0[j], b1[j], b2[j], b3[j])); }
+          acc[i * QUADS + q] = add_sum(acc[i * QUADS + q], sum, factor);
+        }
       }
+      for (var i = 0u; i < ROWS; i++) { a[i] = turned(a[i]); }
+      for (var j = 0u; j < HELD; j++) { held[j] = turned(held[j]); }
     }
     w_at += 4u * QUADS;
+    next = place_after(place);
   }
+  // What lies past the last row or quad reads some word within bounds and is not stored.
+  var pixels: array<u32, OWN>;
+  for (var i = 0u; i < OWN; i++) { pixels[i] = pixel_of(first_m + i); }
   for (var q = 0u; q < QUADS; q++) {
-    let quad = first_quad + q;
-    if (quad < params.quads) {
-      let channel = channel_quad(quad);
-      for (var i = 0u; i < OWN; i++) {
-        let m = pixel_of(first_m + i);
-        let sum = acc_of(acc[i * QUADS + q], acc[((HALVES - 1u) * OWN + i) * QUADS + q]);
-        if (m < params.rows) { store_quad(sum, channel, m, quad); }
+    let channel = channel_of(held_numbers, first_quad, q);
+    for (var i = 0u; i < OWN; i++) {
+      let sum = real_acc(acc_of(acc[i * QUADS + q], acc[((HALVES - 1u) * OWN + i) * QUADS + q]));
+      acc[i * QUADS + q] = quad_value(sum, channel, residual_of(pixels[i], first_quad + q));
+    }
+  }
+  for (var i = 0u; i < OWN; i++) {
+    if (pixels[i] < params.rows) {
+      for (var v = 0u; v < VECTORS; v++) {
+        let at = i * QUADS + 4u * v;
+        store_four(acc[at], acc[at + 1u], acc[at + 2u], acc[at + 3u], pixels[i], first_quad + 4u * v);
       }
+      for (var j = 0u; j < SINGLE; j++) { store_within(acc[i * QUADS + 4u * VECTORS + j], pixels[i], first_quad + 4u * VECTORS + j); }
     }
   }
 }
+
+// The words of a vector that the next turn multiplies first.
+fn turned(v: vec4<u32>) -> vec4<u32> { return v.yzwx; }
+
+fn store_within(v: vec4<i32>, m: u32, quad: u32) {
+  if (quad < params.quads) { store_value(v, m, quad, quad_places(quad)); }
+}
+
+fn store_nothing(v: vec4<i32>, m: u32, quad: u32) {}  // where all quads are stored in fours
+
+// Four quads, word by word, or as a vector, where rows of the result are whole ones.
+fn store_four(a: vec4<i32>, b: vec4<i32>, c: vec4<i32>, d: vec4<i32>, m: u32, quad: u32) {
+  store_within(a, m, quad);
+  store_within(b, m, quad + 1u);
+  store_within(c, m, quad + 2u);
+  store_within(d, m, quad + 3u);
+}
+
+fn store_vector(a: vec4<i32>, b: vec4<i32>, c: vec4<i32>, d: vec4<i32>, m: u32, quad: u32) {
+  if (quad < params.quads) {
+    y[y_quad(m, quad) / 4u] = vec4<u32>(
+      joined_word_of(a, m, quad), joined_word_of(b, m, quad + 1u),
+      joined_word_of(c, m, quad + 2u), joined_word_of(d, m, quad + 3u));
+  }
+}
+
+fn joined_word_of(v: vec4<i32>, m: u32, quad: u32) -> u32 { return word_joined(joined(v, addend_of(m, quad))); }

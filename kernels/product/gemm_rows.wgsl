@@ -14,6 +14,10 @@ fn every_row(m: u32) -> Row { return Row(m * params.row_words); }
 
 fn place_of(k: u32) -> u32 { return k; }
 
+// The place of k, where a step before has found it; and what this step finds for the next one.
+fn place_from(found: u32, k: u32) -> u32 { return k; }
+fn place_after(place: u32) -> u32 { return 0u; }
+
 fn load_x(row: Row, k: u32) -> RowVector { return x_vector(row.first, k); }
 
 // 16 elements of a row from its k-th vector on: rows are whole vectors.

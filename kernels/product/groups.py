@@ -63,4 +63,8 @@ def constants(call: Call, columns: int) -> dict[str, int]:
 
 def source(call: Call) -> tuple[str, ...]:
     """What is linked to read a weight: nothing for int8."""
-    return ("load_w=load_w4", "weight_factor=weight_factor4", "add_products=add_group") if is_grouped(call) else ()
+    return (
+        ("load_w=load_w4", "weight_factor=weight_factor4", "add_products=add_group", "add_sum=add_sum_of_group")
+        if is_grouped(call)
+        else ()
+    )

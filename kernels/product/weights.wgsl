@@ -10,6 +10,9 @@ fn add_products(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: 
   return dot_quad(acc, a, b0, b1, b2, b3);
 }
 
+// The same of the products' sum.
+fn add_sum(acc: vec4<i32>, sum: vec4<i32>, factor: vec4<i32>) -> vec4<i32> { return acc + sum; }
+
 // The weights come behind the factors in rows of COLUMNS vectors, two rows in one: the first in the high bits of each byte.
 fn load_w4(at: u32) -> vec4<u32> {
   let row = at / COLUMNS;
@@ -32,3 +35,5 @@ fn add_group(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec
              factor: vec4<i32>) -> vec4<i32> {
   return acc + dot_quad(vec4<i32>(0), a, b0, b1, b2, b3) * factor;
 }
+
+fn add_sum_of_group(acc: vec4<i32>, sum: vec4<i32>, factor: vec4<i32>) -> vec4<i32> { return acc + sum * factor; }

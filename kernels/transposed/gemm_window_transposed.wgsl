@@ -41,6 +41,9 @@ fn place_of(k: u32) -> Place {
   return Place(tap / across * params.reach.x, tap % across * params.reach.y, k % params.phase_vectors % vectors);
 }
 
+fn place_from(found: Place, k: u32) -> Place { return place_of(k); }
+fn place_after(place: Place) -> Place { return place; }
+
 fn load_x(row: Row, place: Place) -> RowVector {
   let y = row.y - place.y;
   let column = row.x - place.x;

@@ -43,6 +43,26 @@ _SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
 _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
 
+_EXCHANGED = (
+    "held_weights=weights_held",
+    "weight_of=weight_shuffled",
+    "held_channels=channels_held",
+    "start_of=start_shuffled",
+    "channel_of=channel_shuffled",
+    "TURNS=FOUR_TURNS",
+)
+_READ = (
+    "held_weights=no_weights",
+    "weight_of=weight_read",
+    "held_channels=no_channels",
+    "start_of=start_read",
+    "channel_of=channel_read",
+    "TURNS=ONE_TURN",
+)
+"""Bindings of gemm_registers.wgsl: threads of a subgroup of eight exchange weights and the numbers of channels
+(_EXCHANGED), or each thread reads them (_READ)."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """One operand of a dispatch: its WGSL name, dtype, layout (None for constants), and whether an epilogue reads it at
@@ -254,17 +274,16 @@ def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[s
 
     * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise other stems without a file.
     * `dot`: the packed or the emulated dot product.
-    * `held`, `exchanged`: how the threads of gemm_registers.wgsl get weights.
+    * `exchange`: how the threads of gemm_registers.wgsl get weights and the numbers of channels.
     * `x`, an optional operand that the call leaves out: `no_x`.
     """
     meaning = {
         "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
-        "held": "held_weights=weights_held" if target.shuffles else "held_weights=no_weights",
-        "exchanged": "weight_of=weight_shuffled" if target.shuffles else "weight_of=weight_read",
         **{operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]},
     }
     kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 is stored as float32
-    known = (meaning.get(stem, stem) for stem in stems)
+    exchanged = (_EXCHANGED if target.shuffles else _READ) if "exchange" in stems else ()
+    known = (meaning.get(stem, stem) for stem in (*(stem for stem in stems if stem != "exchange"), *exchanged))
     return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in known)
 
 

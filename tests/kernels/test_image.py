@@ -136,10 +136,15 @@ def test_an_image_that_is_its_own_addend_is_left() -> None:
 def test_an_image_is_folded_where_that_pays() -> None:
     """By device and size, as measured: a large image is quantized once, by a dispatch of its own."""
     small, large = _graph((1, 3, 224, 224), (32, 3, 3, 3), stride=2), _graph((16, 3, 224, 224), (32, 3, 3, 3))
+    lavapipe = replace(SOFTWARE, shuffles=True)
     for graph, target, count in (
         (small, BASELINE, 1),
         (large, BASELINE, 2),
         (large, SOFTWARE, 1),
+        (small, lavapipe, 1),
+        (large, lavapipe, 1),
+        (_graph((1, 3, 224, 224), (64, 3, 7, 7), stride=2), lavapipe, 2),
+        (_graph((1, 1, 224, 224), (64, 1, 7, 7), stride=2), lavapipe, 1),
         (_graph((1, 5, 6, 7), (4, 5, 3, 3)), BASELINE, 2),
     ):
         for policy in POLICIES:
