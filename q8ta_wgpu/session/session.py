@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.model.places import Places
+from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
@@ -115,7 +115,7 @@ class Session:
         self._executor: Executor | None = self._opened.executor
         self.opening, self.tuning = self._opened.took, self._opened.tuning
         ports = [port for port, _ in self.program.states] if self._executor else ()
-        self._places = Places.of(model.graph)
+        self._row_indices = RowIndices.of(model.graph)
         self._state: SessionState = sharing._state if sharing else SessionState(model.graph, self._executor, ports)
 
     @property
@@ -237,7 +237,7 @@ class Session:
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
         words = inputs.words(self.program.inputs, arrays) if self._executor else []
-        with self._state.call(self._places, arrays):
+        with self._state.call(self._row_indices, arrays):
             with self._lock:
                 self._check_open()
                 if self._executor is not None:

@@ -13,7 +13,7 @@ from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.ir.arithmetic import dequantize, quantize
 from q8ta_wgpu.ir.graph import DTYPES, INT32, Array, Graph
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.model.places import Places
+from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.session import inputs
 
@@ -51,21 +51,21 @@ class SessionState(MutableMapping[str, Array]):
         self._recorded = 0
 
     @contextlib.contextmanager
-    def call(self, places: Places, arrays: Mapping[str, Array]) -> Iterator[None]:
+    def call(self, indices: RowIndices, arrays: Mapping[str, Array]) -> Iterator[None]:
         """A call with these arrays, which is submitted, or computed, as long as the context lasts: calls of a model
         that keeps something follow each other. Raises InputError where it takes rows that a table or cache has not.
 
         What only counts is followed here, so that it need not be read from the device."""
         if not self._names:
-            places.check(arrays)
+            indices.check(arrays)
             yield
             return
         with self._lock:
-            values = {**arrays, **self._known([name for name in places.sources if name not in arrays])}
-            places.check(values)
+            values = {**arrays, **self._known([name for name in indices.sources if name not in arrays])}
+            indices.check(values)
             self._followed = {}  # until the call is on its way
             yield
-            self._followed = places.after(values)
+            self._followed = indices.after(values)
 
     def _known(self, names: Sequence[str]) -> Mapping[str, Array]:
         """States by the names that they are read by, of the device only where they were not followed."""

@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model, path_of
-from q8ta_wgpu.model.places import Places, Sums
+from q8ta_wgpu.model.row_indices import RowIndices, Sums
 from q8ta_wgpu.model.structure import as_bytes
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
@@ -165,7 +165,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
     states = [{**port(p), "name": state.name, "initial": at} for state, (p, _), at in begun]
     return {
         **({"states": states} if states else {}),
-        **_places(model.graph),
+        **_row_indices(model.graph),
         "inputs": [
             {**port(p), "read": pixels.reading(t, _LAYOUTS[p.layout]) if takes_picture(p.name, t) else None}
             for p, t in zip(program.inputs, model.inputs.values(), strict=True)
@@ -191,26 +191,26 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
     }
 
 
-def _places(graph: Graph) -> dict[str, Any]:
+def _row_indices(graph: Graph) -> dict[str, Any]:
     """What q8ta.js refuses runs by, in which states have the names of the module's buffers."""
-    places = Places.of(graph)
-    if not places.sources:
+    indices = RowIndices.of(graph)
+    if not indices.sources:
         return {}
 
     def plain(sums: Sums) -> dict[str, list[int]]:
         return {"element": sums.element.ravel().tolist(), "term": sums.term.ravel().tolist()}
 
-    names = places.names
-    sources = [{"name": names.get(n, n), "size": size, "state": n in names} for n, size in places.sources.items()]
+    names = indices.names
+    sources = [{"name": names.get(n, n), "size": size, "state": n in names} for n, size in indices.sources.items()]
     found = {
         "sources": sources,
-        "rows": plain(places.rows),
-        "counts": places.counts.tolist(),
-        "tables": places.tables.tolist(),
-        "described": places.described,
-        "states": {names[name]: plain(sums) for name, sums in places.states.items()},
+        "rows": plain(indices.rows),
+        "counts": indices.counts.tolist(),
+        "tables": indices.tables.tolist(),
+        "described": indices.described,
+        "states": {names[name]: plain(sums) for name, sums in indices.states.items()},
     }
-    return {"places": found}
+    return {"row_indices": found}
 
 
 def _port(graph: Graph, port: Port) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tests import int16_graphs, op_graphs
 from tests.kernels import test_rows_with_scales
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
-from tests.session.test_places import counting, items_of
+from tests.session.test_row_indices import counting, items_of
 from tests.small import small_input
 from tests.states import calls, compiled, written
 from tests.web.engines import JavaScriptError

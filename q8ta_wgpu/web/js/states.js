@@ -3,19 +3,19 @@
 import { ARRAYS, inWords, numel, packed, unpacked } from "./arrays.js";
 import { Q8taError } from "./errors.js";
 import { BUFFER, MAP_READ } from "./gpu.js";
-import { counted, refuseBeyond } from "./places.js";
+import { counted, refuseBeyond } from "./row_indices.js";
 
 export class States {
   #device;
   #buffers;
   #initial;
-  #places;
+  #rowIndices;
   #held = new Map();
 
   /** `buffers` are the program's; `weights` hold what the states begin with. */
   constructor(device, program, buffers, weights) {
     this.ports = program.states ?? [];
-    this.#places = program.places;
+    this.#rowIndices = program.row_indices;
     this.#device = device;
     this.#buffers = this.ports.map(({ buffer }) => buffers[buffer]);
     this.#initial = this.ports.map(({ initial: [offset, size] }) => weights.slice(offset, offset + size));
@@ -32,9 +32,9 @@ export class States {
   /** Follows a run with these inputs, so that what only counts need not be read. With `refuses` it throws where the run
    * would take a row that a table or cache has not. */
   follow(given, refuses) {
-    if (!this.#places) return;
-    if (refuses) refuseBeyond(this.#places, given, this.#held);
-    this.#held = counted(this.#places, given, this.#held);
+    if (!this.#rowIndices) return;
+    if (refuses) refuseBeyond(this.#rowIndices, given, this.#held);
+    this.#held = counted(this.#rowIndices, given, this.#held);
   }
 
   /** Sets states by name, all or none of them. */

@@ -16,7 +16,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.model.places import Places
+from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import data
@@ -45,7 +45,7 @@ class _Counting(nn.Module):
 
 
 class _Numbered(nn.Module):
-    """Rows of a table of positions, at the places that one number and the count of tokens give."""
+    """Rows of a table of positions, at the indices that one number and the count of tokens give."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,11 +137,11 @@ def test_runs_of_a_binding_are_counted_by_the_next_call(vulkan: Device) -> None:
 def test_an_interrupted_call_is_counted(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     session, (x,) = Session(counting(), vulkan), items_of(1)
 
-    def interrupted(places: Places, values: Any) -> Any:
+    def interrupted(indices: RowIndices, values: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Places, "after", interrupted)
+        patched.setattr(RowIndices, "after", interrupted)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 session(x)
@@ -150,13 +150,13 @@ def test_an_interrupted_call_is_counted(vulkan: Device, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
-def test_places_of_a_number_and_a_count(where: str) -> None:
+def test_rows_of_a_number_and_a_count(where: str) -> None:
     torch.manual_seed(0)
     items = [(x, torch.tensor([i])) for i, x in enumerate(items_of(6))]
     session = Session(q8.compile(q8.quantize(_Numbered().eval(), items[0], items, progress=False)), where)
     session(*items[5])
     with pytest.raises(
-        InputError, match=r"input 'first' is 6, and the call takes row 7 of the table of .*: give places"
+        InputError, match=r"input 'first' is 6, and the call takes row 7 of the table of .*: give row indices"
     ):
         session(items[0][0], np.array([6]))
 

@@ -1,6 +1,6 @@
-"""Places of rows that a host knows before a call: they follow from inputs, and from states that only count.
+"""RowIndices of rows that a host knows before a call: they follow from inputs, and from states that only count.
 
-Torch raises an IndexError at a place behind the last row of a table or cache, where a device writes nothing and reads
+Torch raises an IndexError at an index behind the last row of a table or cache, where a device writes nothing and reads
 the last row. Such a call is refused instead. A network that counts its tokens in a state gives no input to look at, so
 the host follows the state: it is never read back.
 """
@@ -45,14 +45,14 @@ def _no_numbers() -> Array:
 
 
 @dataclass(frozen=True)
-class Places:
-    """The places of a graph that a host knows before a call.
+class RowIndices:
+    """The row indices of a graph that a host knows before a call.
 
     Attributes:
         sources: the names of inputs and states that they follow from, with the number of elements of each.
-        rows: all places, a list.
-        counts: for each place, how many rows there are.
-        tables: for each place, the number in `described` of what has these rows.
+        rows: all indices, a list.
+        counts: for each index, how many rows there are.
+        tables: for each index, the number in `described` of what has these rows.
         described: of tables and caches, what they are in messages.
         states: what a call makes of each state among the sources, by the name that it is read by.
         names: of the module's buffers, by the names that they are read by.
@@ -67,12 +67,12 @@ class Places:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(graph: Graph) -> Places:
-        """The places of a graph. Those that are an input as it is are left to the bounds of that input."""
+    def of(graph: Graph) -> RowIndices:
+        """The row indices of a graph. Those that are an input as it is are left to the bounds of that input."""
         sources = {name: graph.types[name].numel for name in graph.inputs if graph.types[name].dtype == INT32}
         names = {state.read: state.name for state in graph.states}
         if not sources:
-            return Places()
+            return RowIndices()
         forms = _forms(graph, sources)
         written = {s.read: forms[s.written] for s in graph.states if s.read in sources and s.written in forms}
         owners = np.repeat(np.arange(len(sources)), list(sources.values()))  # the source of each element
@@ -81,22 +81,22 @@ class Places:
         known = np.array([name in graph.arguments or name in kept for name in sources])[owners]
         found: dict[tuple[int, int, int], str] = {}  # element, term and rows: the first that has them
         for node in graph.nodes:
-            if (count := OPS[node.op].rows) is None or (places := forms.get(node.inputs[-1])) is None:
+            if (count := OPS[node.op].rows) is None or (indices := forms.get(node.inputs[-1])) is None:
                 continue
-            element, term = places.element.ravel(), places.term.ravel()
+            element, term = indices.element.ravel(), indices.term.ravel()
             met = (element >= 0) & known[element] & ~(whole[element] & (term == 0))
             extent, table = count(graph.call(node)), _table(graph, node)
             for each in zip(element[met].tolist(), term[met].tolist(), strict=True):
                 found.setdefault((*each, extent), table)
-        return _of_used(sources, owners, found, kept, names) if found else Places()
+        return _of_used(sources, owners, found, kept, names) if found else RowIndices()
 
     def check(self, values: Mapping[str, Array]) -> None:
-        """Raises InputError where a place has no row, for arrays of all sources."""
+        """Raises InputError where an index has no row, for arrays of all sources."""
         if not self.sources:
             return
         known = self._joined(values)
-        places = self.rows.of(known)
-        beyond = (places >= self.counts) | (places < -self.counts)
+        indices = self.rows.of(known)
+        beyond = (indices >= self.counts) | (indices < -self.counts)
         if beyond.any():
             raise self._refusal(int(np.argmax(beyond)), known)
 
@@ -116,10 +116,10 @@ class Places:
         way = (
             f"session.reset() lets the network begin anew, session.state[{what!r}] = ... sets this state"
             if what
-            else "give places that the network has rows for"
+            else "give row indices below that number"
         )
-        place, table = held + int(self.rows.term[number]), self.described[int(self.tables[number])]
-        return InputError(f"{said} is {held}, and the call takes row {place} of {table}, which has {count} rows: {way}")
+        index, table = held + int(self.rows.term[number]), self.described[int(self.tables[number])]
+        return InputError(f"{said} is {held}, and the call takes row {index} of {table}, which has {count} rows: {way}")
 
     def spans(self) -> Iterator[tuple[int, int, str]]:
         """The first element of each source, how many it has, and its name."""
@@ -197,8 +197,8 @@ def _of_used(
     found: Mapping[tuple[int, int, int], str],
     states: Mapping[str, Sums],
     names: Mapping[str, str],
-) -> Places:
-    """The places with the sources alone that they follow from."""
+) -> RowIndices:
+    """The indices with the sources alone that they follow from."""
     order = list(sources)
     element, term, counts = (np.array(part, np.int64) for part in zip(*found, strict=True))
     described = list(dict.fromkeys(found.values()))
@@ -210,13 +210,13 @@ def _of_used(
     used = read(Sums(element, term))
     while more := set[str]().union(*(read(states[name]) for name in used & states.keys())) - used:
         used |= more
-    kept = np.isin(owners, [place for place, name in enumerate(order) if name in used])
+    kept = np.isin(owners, [index for index, name in enumerate(order) if name in used])
     moved = np.append(np.cumsum(kept) - 1, -1)
 
     def renumbered(sums: Sums) -> Sums:
         return Sums(moved[sums.element], sums.term)
 
-    return Places(
+    return RowIndices(
         {name: size for name, size in sources.items() if name in used},
         renumbered(Sums(element, term)),
         counts,
