@@ -111,7 +111,8 @@ class Tile:
         return 16 * tile.steps(vectors) * tile.step * tile.split
 
     def turns(self, vectors: int) -> int:
-        """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and the inner loops that are not unrolled."""
+        """`Kernel.turns` along `vectors` vectors of k: a loop over steps, and the inner loops that are not unrolled.
+        Tiles in registers are counted as on lavapipe, where a vector takes the most turns."""
         tile = self.at_depth(vectors)
         if tile.body == REGISTERS:
             return vectors * (WORD_TURNS + 2)

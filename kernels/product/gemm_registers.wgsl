@@ -1,22 +1,23 @@
 // The matrix product of gemm.wgsl for software adapters, where workgroup memory is no faster than a buffer: each thread
 // makes ROWS neighbouring rows x QUADS channel quads in registers and reads x and the weights itself. The threads of a
 // workgroup lie along the rows, so that they read the same weights. For q8ta_wgpu/program/unroll.py all loops but that over k
-// have constant bounds. Linked: as for gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
+// and that over turns have constant bounds. Linked: as for gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
 
 // A CPU does best to read anything where a tap is outside the image, and not use it: bounds are checked.
 const BRANCHES = false;
 const TILE_ROWS = THREADS_M * ROWS / HALVES;
 const OWN = ROWS / HALVES;
 const HELD = (QUADS + 1u) / 2u;
-const WORDS = 4u / TURNS;
 const VECTORS = QUADS / 4u;
 const SINGLE = QUADS % 4u;
 
 // In how many turns the four words of a vector of k are multiplied. Linked: TURNS. Code of all of them at once is more than
 // the caches of a processor for instructions hold, and a turn for each word is faster, where each word costs no loads.
-// unroll.py reads numbers alone: FOUR_TURNS stays a loop.
+// unroll.py reads numbers alone: FOUR_TURNS stays a loop. Linked with TURNS: WORDS, the words of a turn.
 const ONE_TURN = 1u;
 const FOUR_TURNS = u32(4);
+const ONE_WORD = 1u;
+const FOUR_WORDS = 4u;
 
 // Lavapipe loads thread by thread, also what all of them read. Where eight threads are a subgroup, each loads an eighth
 // of the weights of a step, and they exchange them. Linked: held_weights and weight_of, `at` being a step's first vector.

@@ -132,8 +132,8 @@ class Attributes:
             if _is_same(store, values):
                 continue
             if isinstance(store, dict):
-                store.clear()
-                store.update(values)
+                dict.clear(store)  # of dicts that transformers derives, `update` raises
+                dict.update(store, values)
             else:
                 store[:] = values
         for tensor, value in self._tensors:

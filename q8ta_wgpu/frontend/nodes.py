@@ -77,7 +77,8 @@ Fourier transforms, and what adds up windows or rows, or resizes."""
 
 def is_transform(node: Node) -> bool:
     """Whether a node is the weighted sum by which such an operator is computed."""
-    return noted(node, TRANSFORM, False) or transforms(node.meta.get("original_aten"))
+    made = noted(node, TRANSFORM, False) or transforms(node.meta.get("original_aten"))
+    return made and isinstance(kind(node), WeightedSum | Product)
 
 
 def transforms(target: Any) -> bool:

@@ -1,4 +1,4 @@
-"""RowIndices of rows that a host knows before a call: they follow from inputs, and from states that only count.
+"""Row indices that a host knows before a call: they follow from inputs, and from states that only count.
 
 Torch raises an IndexError at an index behind the last row of a table or cache, where a device writes nothing and reads
 the last row. Such a call is refused instead. A network that counts its tokens in a state gives no input to look at, so
@@ -18,6 +18,9 @@ from q8ta_wgpu.kernels import OPS
 
 _MOVING = ("view", "permute", "expand", "slice", "cat", "clone", "index_select")
 """Operators whose results hold elements of their operands, and nothing else."""
+
+_ANY = (-(1 << 31), (1 << 31) - 1)
+"""Bounds of integers that nothing bounds."""
 
 _SAME = ("to_float32", "to_int32")
 """Operators that give integers another dtype."""
@@ -68,7 +71,7 @@ class RowIndices:
 
     @staticmethod
     def of(graph: Graph) -> RowIndices:
-        """The row indices of a graph. Those that are an input as it is are left to the bounds of that input."""
+        """The row indices of a graph. Elements of an input whose bounds lie within the rows need no check."""
         sources = {name: graph.types[name].numel for name in graph.inputs if graph.types[name].dtype == INT32}
         names = {state.read: state.name for state in graph.states}
         if not sources:
@@ -77,15 +80,16 @@ class RowIndices:
         written = {s.read: forms[s.written] for s in graph.states if s.read in sources and s.written in forms}
         owners = np.repeat(np.arange(len(sources)), list(sources.values()))  # the source of each element
         kept = _followed(list(sources), owners, written, graph.arguments)
-        whole = np.array([name in graph.arguments for name in sources])[owners]
+        bounds = np.array([graph.bounds.get(n, _ANY) if n in graph.arguments else _ANY for n in sources])[owners]
         known = np.array([name in graph.arguments or name in kept for name in sources])[owners]
         found: dict[tuple[int, int, int], str] = {}  # element, term and rows: the first that has them
         for node in graph.nodes:
             if (count := OPS[node.op].rows) is None or (indices := forms.get(node.inputs[-1])) is None:
                 continue
             element, term = indices.element.ravel(), indices.term.ravel()
-            met = (element >= 0) & known[element] & ~(whole[element] & (term == 0))
             extent, table = count(graph.call(node)), _table(graph, node)
+            low, high = bounds[element].T + term
+            met = (element >= 0) & known[element] & ~((low >= -extent) & (high < extent))
             for each in zip(element[met].tolist(), term[met].tolist(), strict=True):
                 found.setdefault((*each, extent), table)
         return _of_used(sources, owners, found, kept, names) if found else RowIndices()

@@ -42,7 +42,6 @@ _ELEMENT = {INT8X4: "i32", INT16X4: "i32", INT32: "i32", FLOAT32: "f32"}
 _SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
 _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
-
 _EXCHANGED = (
     "held_weights=weights_held",
     "weight_of=weight_shuffled",
@@ -50,6 +49,7 @@ _EXCHANGED = (
     "start_of=start_shuffled",
     "channel_of=channel_shuffled",
     "TURNS=FOUR_TURNS",
+    "WORDS=ONE_WORD",
 )
 _READ = (
     "held_weights=no_weights",
@@ -58,6 +58,7 @@ _READ = (
     "start_of=start_read",
     "channel_of=channel_read",
     "TURNS=ONE_TURN",
+    "WORDS=FOUR_WORDS",
 )
 """Bindings of gemm_registers.wgsl: threads of a subgroup of eight exchange weights and the numbers of channels
 (_EXCHANGED), or each thread reads them (_READ)."""

@@ -237,6 +237,7 @@ class Session:
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self.model.graph, args, kwargs)
         words = inputs.words(self.program.inputs, arrays) if self._executor else []
+        self._check_open()
         with self._state.call(self._row_indices, arrays):
             with self._lock:
                 self._check_open()
@@ -344,8 +345,10 @@ class Session:
         the first run. States do not change. Raises DeviceError if the device fails."""
         before = dict(self.state)
         self.reset()
-        self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))
-        self._state.update(before)
+        try:
+            self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))
+        finally:
+            self._state.update(before)
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""

@@ -48,7 +48,6 @@ class SessionState(MutableMapping[str, Array]):
         self._held = reference.initial_states(graph)
         self._lock = threading.Lock()
         self._followed = self._integers(self._held)
-        self._recorded = 0
 
     @contextlib.contextmanager
     def call(self, indices: RowIndices, arrays: Mapping[str, Array]) -> Iterator[None]:
@@ -68,12 +67,12 @@ class SessionState(MutableMapping[str, Array]):
             self._followed = indices.after(values)
 
     def _known(self, names: Sequence[str]) -> Mapping[str, Array]:
-        """States by the names that they are read by, of the device only where they were not followed."""
+        """States by the names that they are read by. They are read from the device where they were not followed, and
+        once a run was recorded in commands of the caller, who may submit them at any time."""
         if self._executor is None:
             return self._held
-        if self._recorded != self._executor.recorded:
-            self._followed, self._recorded = {}, self._executor.recorded
-        return self._followed if self._followed.keys() >= set(names) else self._read(names)
+        followed = self._followed.keys() >= set(names) and not self._executor.recorded
+        return self._followed if followed else self._read(names)
 
     def run(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs of the graph, or of that for inputs of other sizes, by the reference, which then keeps the new

@@ -204,6 +204,13 @@ def test_a_buffer_that_is_given_a_copy_of_itself_is_no_state(change: str, counts
         assert q8.compare(_Copied(COPIES[change], counts).eval(), exported, (items[0],)).layers
 
 
+def test_a_roll_may_follow_from_a_size_so_it_makes_a_state() -> None:
+    """Eight rows that are rolled by eight are where they were, for this size."""
+    items = [data(2, 8, seed=i) for i in range(8)]
+    module = _Copied(_renewed(lambda table: table.roll(8, 0))).eval()
+    assert list(q8.compile(q8.quantize(module, items[:1], items, progress=False)).graph.buffers) == ["table"]
+
+
 def test_a_batch_of_any_size_takes_copies_and_no_states() -> None:
     items = [data(2, 8, seed=i) for i in range(8)]
     module = _Copied(COPIES["clone"]).eval()

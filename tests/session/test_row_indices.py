@@ -161,6 +161,56 @@ def test_rows_of_a_number_and_a_count(where: str) -> None:
         session(items[0][0], np.array([6]))
 
 
+class _Sliced(nn.Module):
+    """Rows of a table at the first four token numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        y: Tensor = self.table(ids[:, :4]).mean(1)
+        return y
+
+
+@pytest.mark.parametrize("where", ["vulkan", "reference"])
+def test_a_part_of_an_input_is_checked_as_all_of_it_is(where: str) -> None:
+    torch.manual_seed(0)
+    items = [(torch.arange(6).roll(i, 0)[None],) for i in range(4)]
+    session = Session(q8.compile(q8.quantize(_Sliced().eval(), items[0], items, progress=False)), where)
+    session(np.array([[0, 1, 2, 6, 99999, 5]]))
+    with pytest.raises(InputError, match=r"element 2 of input 'ids' is 7, and the call takes row 7 of .*7 rows"):
+        session(np.array([[0, 1, 7, 6, 5, 4]]))
+
+
+def test_a_recorded_run_counts_whenever_it_is_submitted(vulkan: Device) -> None:
+    session, (x,) = Session(counting(), vulkan), items_of(1)
+    usage = engines.native().package.BufferUsage
+    buffer = vulkan.wgpu.create_buffer_with_data(data=x.numpy(), usage=usage.STORAGE | usage.COPY_SRC)
+    encoder = vulkan.wgpu.create_command_encoder()
+    session.bind(buffer).record(encoder)
+    session(x)
+    session(x)
+    vulkan.wgpu.queue.submit([encoder.finish()])
+    with pytest.raises(InputError, match="state 'at' is 6"):
+        session(x)
+
+
+def test_a_warm_up_that_fails_leaves_states_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, (x,) = Session(counting(), "reference"), items_of(1)
+    session(x)
+    before = saved(session)
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.warm_up()
+    same(list(saved(session).values()), list(before.values()))
+
+
 def _of(more: Callable[[Tensor, int], Tensor]) -> Model:
     torch.manual_seed(0)
     return q8.compile(q8.quantize(_Counting(more).eval(), (items_of(1)[0],), items_of(3), progress=False))

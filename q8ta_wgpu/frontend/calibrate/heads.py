@@ -58,7 +58,8 @@ class InParts(Sized):
     @property
     def is_large(self) -> bool:
         """Whether an attention has many scores at the sizes of the example."""
-        return any(math.prod(call.meta["val"].shape) > _MANY for call in self._attention)
+        values = (call.meta.get("val") for call in self._attention)
+        return any(isinstance(value, Tensor) and value.numel() > _MANY for value in values)
 
     def run_node(self, n: Node) -> Any:
         """A node's value. Of a call in an attention with many scores what it will be for some rows."""

@@ -112,11 +112,11 @@ def unchanged(program: ExportedProgram, count: int) -> list[int]:
 
 def _comes_back(read: Node, written: Node) -> bool:
     """Whether a value is computed from another one alone by calls that move elements, and each comes back to where it
-    was."""
+    was. No roll is among them: how far it moves may follow from a size."""
     calls: list[Node] = []
     while written is not read:
         sources, converts = written.all_input_nodes, str(written.target) in CONVERSIONS
-        moves = converts or isinstance(kind(written), Moves)
+        moves = converts or (isinstance(kind(written), Moves) and not str(written.target).startswith("aten.roll"))
         if not moves or len(sources) != 1 or written.meta["val"].dtype != read.meta["val"].dtype:
             return False
         calls, written = [written] * (not converts) + calls, sources[0]

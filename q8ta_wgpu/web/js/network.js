@@ -172,7 +172,7 @@ export class Network {
    * that a table or cache has not. */
   #encode(inputs, options, refuses = true) {
     const device = this.#device, given = values(this.#program.inputs, inputs);
-    this.#loaded.states.follow(given, refuses);
+    if (refuses) this.#loaded.states.refuse(given);
     const encoder = device.createCommandEncoder();
     this.#shown = null;
     for (const port of this.#program.inputs) {
@@ -182,6 +182,7 @@ export class Network {
       else device.queue.writeBuffer(buffer, 0, elements(port, value));
     }
     dispatched(encoder.beginComputePass(), this.#loaded.steps);
+    this.#loaded.states.follow(given);
     return encoder;
   }
 

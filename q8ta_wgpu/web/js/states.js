@@ -29,12 +29,14 @@ export class States {
     });
   }
 
-  /** Follows a run with these inputs, so that what only counts need not be read. With `refuses` it throws where the run
-   * would take a row that a table or cache has not. */
-  follow(given, refuses) {
-    if (!this.#rowIndices) return;
-    if (refuses) refuseBeyond(this.#rowIndices, given, this.#held);
-    this.#held = counted(this.#rowIndices, given, this.#held);
+  /** Throws where a run with these inputs would take a row that a table or cache has not. */
+  refuse(given) {
+    if (this.#rowIndices) refuseBeyond(this.#rowIndices, given, this.#held);
+  }
+
+  /** Follows a run with these inputs, so that what only counts need not be read. */
+  follow(given) {
+    if (this.#rowIndices) this.#held = counted(this.#rowIndices, given, this.#held);
   }
 
   /** Sets states by name, all or none of them. */
