@@ -32,13 +32,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_of_checks_holds_every_kernel_and_is_small(tmp_path: Path) -> None:
-    """But those of matrix units, which no browser has, and which have trials of their own."""
+    """But those of matrix units, which no browser has, and which have trials of their own, and those whose loops the
+    library writes out, as it does for lavapipe alone."""
     assert main(["export-web", "--check", str(tmp_path)]) == 0
     whole = gzip.decompress((tmp_path / "cases.bin").read_bytes())
     kernels = json.loads(whole[4 : 4 + int.from_bytes(whole[:4], "little")])["kernels"]
     reached = {kernel.split(" with ")[0] for kernel in kernels}
     names = {kernel.name for op in OPS.values() if op.name.startswith(("q8ta_", "q16ta_")) for kernel in op.kernels}
-    assert {name for name in names - reached if "units" not in name} == set()
+    assert {name for name in names - reached if "units" not in name and "dw_4x4" not in name} == set()
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1e6
     assert main(["export-web", str(tmp_path)]) == 2, "without --check it takes a model"
 

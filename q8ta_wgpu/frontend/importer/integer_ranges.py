@@ -109,7 +109,7 @@ class Ranges:
             return (value, value) if isinstance(value, (bool, int, float)) else None
         tensor = self._known.get(value)
         if isinstance(tensor, torch.Tensor) and tensor.numel():
-            return float(tensor.min()), float(tensor.max())
+            return float(tensor.detach().min()), float(tensor.detach().max())
         if value.op == "placeholder" and value in self._found:
             return self._found[value]
         if small := _SMALL.get(getattr(value.meta.get("val"), "dtype", None)):
