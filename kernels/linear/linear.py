@@ -306,6 +306,7 @@ linear = Op(
         _case((3,), 77, 10, "bits32"),
         _case((70,), 160, 37, "bits64"),
         _case((1,), 512, 12, "bits128"),
+        _case((9,), 24, 48),
     ),
     tolerance=1e-5,
 )
