@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, one_line
 from q8ta_wgpu.frontend.checks import Tensors, described, without_values
+from q8ta_wgpu.frontend.export.stores import stores
 from q8ta_wgpu.frontend.nodes import INPUTS
 
 
@@ -54,7 +54,7 @@ class Attributes:
     them, buffers, and the tensors' values."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._held = [(path, store, copy.copy(store)) for path, store in _stores(module)]
+        self._held = [(path, store, copy.copy(store)) for path, store in stores(module)]
         self._buffers = {n: (b, b._version) for n, b in module.named_buffers(remove_duplicate=False)}
         tensors = {id(value): value for _, _, values in self._held for value in _values(values)}
         self._tensors = [
@@ -139,32 +139,6 @@ class Attributes:
         for tensor, value in self._tensors:
             if tensor.shape == value.shape and not torch.equal(tensor, value):
                 tensor.copy_(value)
-
-
-def _stores(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """The dicts and lists that hold attributes of a module, of its parts and of objects that these hold, as
-    transformers' caches are, each by its path. What torch's own objects hold is left out."""
-    known = set[int]()
-    waiting: list[tuple[str, Any]] = [(path, part.__dict__) for path, part in module.named_modules()]
-    for path, store in waiting:
-        if id(store) in known:
-            continue
-        known.add(id(store))
-        if not isinstance(store, tuple):
-            yield path, store
-        for key, value in list(store.items() if isinstance(store, dict) else enumerate(store)):
-            name = ".".join(filter(None, (path, str(key))))
-            if isinstance(value, (dict, list, tuple)):
-                waiting.append((name, value))
-            elif _is_object(value):
-                waiting.append((name, vars(value)))
-
-
-def _is_object(value: Any) -> bool:
-    """Whether a value has attributes of its own, and is neither torch's nor a class, function or module of Python's."""
-    others = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
-    foreign = isinstance(value, others) or type(value).__module__.partition(".")[0] == "torch"
-    return not foreign and isinstance(getattr(value, "__dict__", None), dict)
 
 
 def _memory(value: Any) -> int:

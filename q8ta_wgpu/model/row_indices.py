@@ -82,17 +82,18 @@ class RowIndices:
         kept = _followed(list(sources), owners, written, graph.arguments)
         bounds = np.array([graph.bounds.get(n, _ANY) if n in graph.arguments else _ANY for n in sources])[owners]
         known = np.array([name in graph.arguments or name in kept for name in sources])[owners]
-        found: dict[tuple[int, int, int], str] = {}  # element, term and rows: the first that has them
+        rows, described = [], dict[str, int]()  # rows: element, term, how many rows there are, and of which table
         for node in graph.nodes:
             if (count := OPS[node.op].rows) is None or (indices := forms.get(node.inputs[-1])) is None:
                 continue
             element, term = indices.element.ravel(), indices.term.ravel()
-            extent, table = count(graph.call(node)), _table(graph, node)
+            extent = count(graph.call(node))
             low, high = bounds[element].T + term
             met = (element >= 0) & known[element] & ~((low >= -extent) & (high < extent))
-            for each in zip(element[met].tolist(), term[met].tolist(), strict=True):
-                found.setdefault((*each, extent), table)
-        return _of_used(sources, owners, found, kept, names) if found else RowIndices()
+            if met.any():
+                number = described.setdefault(_table(graph, node), len(described))
+                rows.append(np.stack(np.broadcast_arrays(element[met], term[met], extent, number), 1))
+        return _of_used(sources, owners, np.concatenate(rows), list(described), kept, names) if rows else RowIndices()
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Raises InputError where an index has no row, for arrays of all sources."""
@@ -198,15 +199,15 @@ def _followed(
 def _of_used(
     sources: Mapping[str, int],
     owners: Array,
-    found: Mapping[tuple[int, int, int], str],
+    rows: Array,
+    described: Sequence[str],
     states: Mapping[str, Sums],
     names: Mapping[str, str],
 ) -> RowIndices:
-    """The indices with the sources alone that they follow from."""
+    """The indices, each once, with the sources alone that they follow from."""
     order = list(sources)
-    element, term, counts = (np.array(part, np.int64) for part in zip(*found, strict=True))
-    described = list(dict.fromkeys(found.values()))
-    tables = np.array([described.index(table) for table in found.values()])
+    _, first = np.unique(rows[:, :3], axis=0, return_index=True)
+    element, term, counts, tables = rows[np.sort(first)].T
 
     def read(sums: Sums) -> set[str]:
         return {order[owner] for owner in np.unique(owners[sums.element[sums.element >= 0]])}

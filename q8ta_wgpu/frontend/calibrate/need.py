@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
-from q8ta_wgpu.frontend.nodes import is_transform
 
 SIGNS = 4
 """Vectors of random signs for each item, where nothing else is asked for."""
@@ -87,7 +86,7 @@ class _Traced:
 
     def _weight(self, node: Node, weight: Tensor, reader: Node) -> Tensor:
         known = weight.detach()
-        if not self._is_transform(reader):
+        if not self.storage.transforms(reader):
             return known
         error = self.rounder.weight(node, known, self.storage.weights[node]) - known
         if error.any():  # ones, which add up windows, have none
@@ -95,11 +94,6 @@ class _Traced:
             self._first.append(known)
             return self._noted((node, "products"), known, error)
         return known
-
-    def _is_transform(self, reader: Node) -> bool:
-        """Whether a node reads weights of a transform beside a value that is stored."""
-        known = self.storage.values.keys() | self.storage.weights.keys()
-        return is_transform(reader) and known.issuperset(reader.all_input_nodes)
 
     def _share(self, node: Node, shares: Tensor) -> Tensor:
         return self._noted((node, "others"), shares, shares_of_255(shares.detach()).sub_(shares.detach()))

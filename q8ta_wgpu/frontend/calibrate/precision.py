@@ -235,7 +235,8 @@ class Precisions:
             return value if (node, "others") in chosen else shares_of_255(value)
 
         def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
-            return value if (node, "products") in chosen else self._weight(node, value, reader)
+            finer = (node, "products") in chosen and self.storage.transforms(reader)
+            return value if finer else self._weight(node, value, reader)
 
         self._simulated[given] = self._noise_by_ranges(views, weight, shares)
         return self._simulated[given]

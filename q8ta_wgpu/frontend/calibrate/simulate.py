@@ -147,6 +147,10 @@ class Storage:
         found.update(self._role(reader) for reader in _readers(user) if reader not in self.values)
         return next(role for role in ROLES if role in found)
 
+    def transforms(self, node: Node) -> bool:
+        """Whether a call is a transform of a stored value by rounded weights, and reads nothing else."""
+        return is_transform(node) and all(n in self.values or n in self.weights for n in node.all_input_nodes)
+
     def _steps_behind(self, node: Node) -> bool:
         """Whether a node takes steps, or something that does reads it with no weighted sum or product between."""
         if node not in self._steps:

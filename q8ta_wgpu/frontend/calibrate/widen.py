@@ -65,7 +65,7 @@ def _add_finer_weights(module: GraphModule, storage: Storage, node: Node) -> Non
     finer(errors)
     rest = call_module(module, node, f"_finer_{node.name}", finer, folded(module, given, "errors", errors, node))
     most = errors.abs().sum([axis for axis in range(errors.dim()) if axis != observer.ch_axis]).max()
-    for user in list(node.users):
+    for user in filter(storage.transforms, list(node.users)):
         (read,) = (source for source in user.all_input_nodes if source is not node)
         stored = storage.values[read]
         end = most * torch.max(stored.observer.max_val, -stored.observer.min_val)

@@ -15,6 +15,7 @@ from torch.fx import Node
 from torch.nn.utils import stateless
 
 from q8ta_wgpu.errors import InputError, one_line
+from q8ta_wgpu.frontend.export.stores import stores
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, kind
 from q8ta_wgpu.ir.int8 import Moves
 
@@ -133,22 +134,14 @@ def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> lis
     """Where objects that are no modules hold buffers of a module, as transformers' StaticCache does: the dict or list,
     the key or index there, and the index of the buffer."""
     numbers = {id(buffer): i for i, buffer in enumerate(buffers)}
-    found: list[tuple[Any, Any, int]] = []
-    waiting: list[Any] = [vars(child) for child in module.modules()]
-    known = {id(held) for child in module.modules() for held in (child, child._buffers, child._parameters)}
-    while waiting:
-        holder = waiting.pop()
-        if id(holder) in known:
-            continue
-        known.add(id(holder))
-        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            if (place := numbers.get(id(value))) is not None and not isinstance(holder, tuple):
-                found.append((holder, key, place))
-            elif isinstance(value, (dict, list, tuple)):
-                waiting.append(value)
-            elif not isinstance(value, (type, torch.Tensor)) and isinstance(getattr(value, "__dict__", None), dict):
-                waiting.append(vars(value))
-    return found
+    registered = {id(child._buffers) for child in module.modules()}
+    return [
+        (store, key, numbers[id(value)])
+        for _, store in stores(module)
+        if id(store) not in registered
+        for key, value in (store.items() if isinstance(store, dict) else enumerate(store))
+        if id(value) in numbers
+    ]
 
 
 @contextlib.contextmanager
