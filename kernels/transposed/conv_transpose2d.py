@@ -293,7 +293,6 @@ CASES = (
     _case((1, 5, 1, 4), (3, 5, 1, 130), stride=(1, 65), padding=(0, 30)),
     _case((1, 6, 4, 3), (6, 3, 4, 3), stride=(4, 2), dilation=(2, 4), padding=(1, 2), groups=2),
     _case((1, 9, 4, 3), (10, 9, 4, 3), stride=(4, 2), dilation=(6, 4), padding=(1, 2)),
-    _case((1, 8, 3, 5), (16, 8, 3, 3), padding=1),
 )
 
 conv_transpose2d = Op(
