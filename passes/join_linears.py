@@ -25,12 +25,16 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 def join_linears(graph: Graph, target: Target) -> None:
     """Merges linears of one row that are rounded to int8 in the same range. All but the last must have a multiple of
-    PART_ALIGNMENT outputs, so that each result is aligned within the merged buffer."""
+    PART_ALIGNMENT outputs, so that each result is aligned within the merged buffer.
+
+    Zero points are all even or all odd: the offset adds their difference before rounding, which takes a tie to the even
+    number."""
     groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
         if node.op in ("q8ta_linear", "q16ta_linear") and _can_merge(graph, node):
-            weight = graph.types[node.inputs[1]].shape[1:]
-            groups[node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"])].append(node)
+            weight, q = graph.types[node.inputs[1]].shape[1:], graph.types[node.output].q
+            odd = q is not None and q.zero % 2
+            groups[node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"]), odd].append(node)
     rewriter = Rewriter(graph)
     for nodes in groups.values():
         outputs = [graph.types[node.output].shape[-1] for node in nodes]

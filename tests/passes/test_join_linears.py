@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.ir.arithmetic import FRACTION
+from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.model.reference import run
 from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
@@ -69,3 +73,23 @@ def test_a_part_that_is_given_out_is_copied(policy: str) -> None:
     assert set(sync_layouts(graph, BASELINE, policy).offsets) == {parts[1]}
     graph.outputs = [*graph.outputs, parts[1]]
     assert not sync_layouts(graph, BASELINE, policy).offsets
+
+
+@pytest.mark.parametrize("zero", [-3, -2])
+def test_a_tie_is_rounded_as_before(zero: int) -> None:
+    """Sums of half a step, which are even where each linear rounds its own: an odd difference of zero points would make
+    them odd."""
+    graph = compiled((256, 512), 1).graph.copy()
+    linears = [node for node in graph.nodes if node.op == "q8ta_linear"]
+    for node, own in zip(linears, (0, zero), strict=True):
+        _, weight, _, offset, correction = node.inputs[:5]
+        for name in (weight, correction):
+            graph.constants[name] = np.zeros_like(graph.constants[name])
+        steps = np.arange(len(graph.constants[offset])) % 100 - 50
+        graph.constants[offset] = ((steps << FRACTION) + (1 << FRACTION - 1)).astype(np.int32)
+        graph.types[node.output] = replace(graph.types[node.output], q=QParams(1.0, own))
+    lowered, x = lower(graph, BASELINE), {graph.inputs[0]: data(1, 64).numpy()}
+    expected, found = run(graph, x, keep=True), run(lowered, x, keep=True)
+    for node in linears:
+        np.testing.assert_array_equal(found[node.output], expected[node.output])
+    assert [node.op for node in lowered.nodes].count("q8ta_linear") == 1 + zero % 2
