@@ -51,7 +51,7 @@ def _line(call: Call) -> int | None:
     """Which operand is one line that every line of the result takes, as a bias is; None where neither is."""
     shape = call.output.shape
     for at, (line, whole) in enumerate((call.inputs, call.inputs[::-1])):
-        if whole.shape == shape and line.numel == line.shape[-1] == shape[-1] and line.numel < whole.numel:
+        if whole.shape == shape and line.shape[-1:] == shape[-1:] == (line.numel,) and line.numel < whole.numel:
             return at
     return None
 

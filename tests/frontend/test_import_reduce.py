@@ -264,3 +264,23 @@ def test_a_batch_norm_between_int8_values_becomes_int8() -> None:
     found, exact = (np.asarray(reference.run(g, values)["y"], int) for g in (fused, graph))
     assert np.abs(found - exact).max() <= 1
     assert (found == exact).mean() > 0.999
+
+
+class MeanAdded(nn.Module):
+    """A sum of all rows, and a number of no dimensions that is added to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 8)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        result: Tensor = self.linear(x) + other.mean()
+        return result
+
+
+def test_a_mean_of_everything_is_added(vulkan: Device) -> None:
+    torch.manual_seed(0)
+    inputs = data(3, 12), data(3, 12, seed=1)
+    model = q8.compile(q8.quantize(MeanAdded().eval(), inputs, [inputs], quantizer=INT8, progress=False))
+    with q8.Session(model, vulkan) as session:
+        np.testing.assert_array_equal(session(*inputs), q8.Session(model, "reference")(*inputs))
