@@ -1,7 +1,9 @@
-"""Merges linears of one row that read the same value, such as queries, keys and values of one token.
+"""Merges linears that read the same value, such as those of queries, keys and values.
 
-With one row, starting a dispatch takes most of its time, and the weights of one linear do not fill a GPU. Each result
-becomes a slice of the merged one. Multipliers and offsets are per output, so all bytes stay the same.
+A small linear does not fill a GPU, and starting a dispatch takes much of its time. Multipliers and offsets are per
+output, so all bytes stay the same. With one row each result becomes a slice of the merged one. With several rows such a
+slice is not contiguous, so only linears are merged whose results an attention alone reads, in place, or whose heads a
+permute moves to the front, where each result is a slice of all heads.
 """
 
 from __future__ import annotations
@@ -9,49 +11,83 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
 from q8ta_wgpu.ir.layout import PART_ALIGNMENT
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.move.view import LEFT
 from q8ta_wgpu.passes.rewriter import Rewriter
 
+WORD = 4
+"""Elements of a word. Attention reads rows of whole words."""
+
 
 def join_linears(graph: Graph, target: Target) -> None:
     """Merges linears of one row that are rounded to int8 in the same range. All but the last must have a multiple of
-    PART_ALIGNMENT outputs, so that each result is aligned within the merged buffer.
+    PART_ALIGNMENT outputs, so that each result is aligned within the merged buffer."""
+    rewriter = Rewriter(graph)
+    for nodes in _alike(graph, (node for node in graph.nodes if math.prod(graph.types[node.output].shape[:-1]) == 1)):
+        outputs = [graph.types[node.output].shape[-1] for node in nodes]
+        aligned = [node for node, n in zip(nodes, outputs, strict=True) if n % PART_ALIGNMENT == 0]
+        merged = [*aligned, *(node for node in nodes if node not in aligned)][: len(aligned) + 1]
+        if _fit(graph, merged, target):
+            _slice(rewriter, nodes[0], merged)
+    rewriter.commit()
+
+
+def join_projections(graph: Graph, target: Target) -> None:
+    """Merges linears of several rows after `strided_attention`: those that a q8ta_attention reads through offsets and
+    steps, and those whose heads are moved to the front."""
+    rewriter, steps = Rewriter(graph), {node.output: step for step, node in enumerate(graph.nodes)}
+    for node in rewriter.nodes():
+        if node.op == "q8ta_attention" and node.attrs["sizes"]:
+            operands = sorted(set(node.inputs[: len(WALKS)]) & set(steps), key=steps.__getitem__)
+            for nodes in _alike(graph, filter(None, map(rewriter.only_producer, operands))):
+                if _fit(graph, nodes, target) and _in_rows(graph, node, nodes):
+                    _read_joint(rewriter, node, nodes)
+    for nodes in _alike(graph, rewriter.nodes(), lambda node: _heads(rewriter, node)):
+        if _heads(rewriter, nodes[0]) and _fit(graph, nodes, target):
+            _permute_joint(rewriter, nodes)
+    rewriter.commit()
+
+
+def _alike(
+    graph: Graph, nodes: Iterable[Node], also: Callable[[Node], object] = lambda node: None
+) -> Iterable[list[Node]]:
+    """Groups of linears that can be merged: they differ only in their outputs, and `also` gives the same of them.
 
     Zero points are all even or all odd: the offset adds their difference before rounding, which takes a tie to the even
     number."""
     groups = defaultdict[object, list[Node]](list)
-    for node in graph.nodes:
-        if node.op in ("q8ta_linear", "q16ta_linear") and _can_merge(graph, node):
+    for node in nodes:
+        if _can_merge(graph, node):
             weight, q = graph.types[node.inputs[1]].shape[1:], graph.types[node.output].q
             odd = q is not None and q.zero % 2
-            groups[node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"]), odd].append(node)
-    rewriter = Rewriter(graph)
-    for nodes in groups.values():
-        outputs = [graph.types[node.output].shape[-1] for node in nodes]
-        aligned = [node for node, n in zip(nodes, outputs, strict=True) if n % PART_ALIGNMENT == 0]
-        merged = [*aligned, *(node for node in nodes if node not in aligned)][: len(aligned) + 1]
-        size = sum(graph.constants[node.inputs[1]].nbytes for node in merged)
-        if len(merged) > 1 and size <= target.binding_size // 2 and _offsets(graph, merged) is not None:
-            _merge(rewriter, nodes[0], merged)
-    rewriter.commit()
+            key = node.op, node.inputs[0], node.inputs[5:], weight, str(node.attrs["epilogue"]), odd, also(node)
+            groups[key].append(node)
+    return groups.values()
+
+
+def _fit(graph: Graph, nodes: Sequence[Node], target: Target) -> bool:
+    """Whether there are several, and the weights and offsets of the merged linear are not too large."""
+    size = sum(graph.constants[node.inputs[1]].nbytes for node in nodes)
+    return len(nodes) > 1 and size <= target.binding_size // 2 and _offsets(graph, nodes) is not None
 
 
 def _can_merge(graph: Graph, node: Node) -> bool:
-    """Whether a linear has one row, is no output of the graph, and has no epilogue stages but rounding and a scale for
-    its row."""
+    """Whether a node is a linear, is no output of the graph, and has no epilogue stages but a scale for its row and
+    rounding to int8."""
+    if node.op not in ("q8ta_linear", "q16ta_linear") or node.output in graph.outputs:
+        return False
     after = node.attrs["epilogue"]
-    plain = len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize)
-    return plain and math.prod(graph.types[node.output].shape[:-1]) == 1 and node.output not in graph.outputs
+    return len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize)
 
 
 def _offsets(graph: Graph, nodes: Sequence[Node]) -> Array | None:
@@ -65,8 +101,8 @@ def _offsets(graph: Graph, nodes: Sequence[Node]) -> Array | None:
     return offsets.astype(np.int32) if np.abs(offsets).max() <= arithmetic.OFFSET_LIMIT else None
 
 
-def _merge(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
-    """Inserts the merged linear before the first one, and replaces each by a slice of its result."""
+def _joint(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> tuple[str, list[int]]:
+    """Inserts the merged linear before the first one; returns its name, and the last output of each, plus one."""
     graph, offsets = rewriter.graph, _offsets(rewriter.graph, nodes)
     assert offsets is not None
     types = [graph.types[node.output] for node in nodes]
@@ -78,11 +114,82 @@ def _merge(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
     names = ("weight", "multiplier", "offset", "correction")
     constants = (graph.add_constant(f"{first.output}.joint.{n}", a) for n, a in zip(names, arrays, strict=True))
     inputs = (first.inputs[0], *constants, *first.inputs[5:])
-    joint = rewriter.insert(first, first.op, inputs, first.attrs, to, f"{first.output}.joint")
-    for node, t, end in zip(nodes, types, ends, strict=True):
-        dim, start = len(t.shape) - 1, end - t.shape[-1]
-        attrs = {"dim": dim, "start": start, "end": end, "step": 1, "extent": ends[-1]}
-        sliced = rewriter.insert(
-            node, "slice", (joint,), attrs, TensorType(t.shape, t.dtype, to.q), f"{node.output}.part"
-        )
-        rewriter.replace(node, Node("view", (sliced,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))
+    return rewriter.insert(first, first.op, inputs, first.attrs, to, f"{first.output}.joint"), ends
+
+
+def _slice(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
+    """Merges linears, and replaces each by a slice of the merged result."""
+    joint, ends = _joint(rewriter, first, nodes)
+    for node, end in zip(nodes, ends, strict=True):
+        _replace(rewriter, node, joint, len(rewriter.graph.types[joint].shape) - 1, end)
+
+
+def _replace(rewriter: Rewriter, node: Node, joint: str, dim: int, end: int) -> None:
+    """Replaces a node by a slice of `joint` that ends before `end`, and a view that gives it its zero point."""
+    graph = rewriter.graph
+    t, whole = graph.types[node.output], graph.types[joint]
+    attrs = {"dim": dim, "start": end - t.shape[dim], "end": end, "step": 1, "extent": whole.shape[dim]}
+    sliced = rewriter.insert(node, "slice", (joint,), attrs, replace(t, q=whole.q), f"{node.output}.part")
+    rewriter.replace(node, Node("view", (sliced,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))
+
+
+def _in_rows(graph: Graph, attention: Node, nodes: Sequence[Node]) -> bool:
+    """Whether all steps but whole rows stay within a row of each linear, and the results begin at whole words."""
+    outputs = {node.output: graph.types[node.output].shape[-1] for node in nodes}
+    types = [graph.types[name] for name in attention.inputs]
+    for name, walk, shape in zip(attention.inputs, WALKS, sizes_of(types, attention.attrs).operands, strict=False):
+        if name not in outputs:
+            continue
+        (offset, *steps), n = attention.attrs[walk], outputs[name]
+        last = offset % n + sum((count - 1) * (step % n) for count, step in zip(shape, steps, strict=False))
+        if last + shape[-1] > n or n % WORD:
+            return False
+    return True
+
+
+def _read_joint(rewriter: Rewriter, attention: Node, nodes: Sequence[Node]) -> None:
+    """Merges linears, and lets the attention read each at its columns of the merged result. Views of all of it keep
+    their zero points apart."""
+    graph = rewriter.graph
+    joint, ends = _joint(rewriter, nodes[0], nodes)
+    t, total = graph.types[joint], ends[-1]
+    inputs, attrs = list(attention.inputs), dict(attention.attrs)
+    for node, end in zip(nodes, ends, strict=True):
+        n, q = graph.types[node.output].shape[-1], graph.types[node.output].q
+        to = replace(t, q=QParams(1.0, q.zero) if q is not None else None)
+        view = rewriter.insert(attention, "view", (joint,), {"shape": [LEFT] * len(t.shape)}, to, f"{node.output}.part")
+        for position, walk in enumerate(WALKS):
+            if attention.inputs[position] == node.output:
+                inputs[position] = view
+                offset, *steps = (at // n * total + at % n for at in attrs[walk])
+                attrs[walk] = (offset + end - n, *steps)
+    rewriter.replace(attention, Node(attention.op, tuple(inputs), attention.output, attrs, attention.source))
+
+
+def _heads(rewriter: Rewriter, node: Node) -> tuple[int, ...]:
+    """The shape (1, rows, 1, elements of a head) of a linear whose result a view divides into heads, which a permute
+    moves before the rows; () of another one, and where the slices of all heads would not be aligned."""
+    types = rewriter.graph.types
+    view = rewriter.only_reader(node.output)
+    moved = rewriter.only_reader(view.output) if view is not None and view.op == "view" else None
+    if moved is None or moved.op != "permute" or tuple(moved.attrs["dims"]) != (0, 2, 1, 3):
+        return ()
+    batch, heads, rows, size = types[moved.output].shape
+    whole = (batch, rows, heads * size) == (1, *types[node.output].shape[-2:]) and rows * size % PART_ALIGNMENT == 0
+    return (batch, rows, 1, size) if whole else ()
+
+
+def _permute_joint(rewriter: Rewriter, nodes: Sequence[Node]) -> None:
+    """Merges linears, permutes the merged result once, and replaces each permute by a slice of all heads."""
+    graph, (_, rows, _, size) = rewriter.graph, _heads(rewriter, nodes[0])
+    moved = [rewriter.readers(rewriter.readers(node.output)[0].output)[0] for node in nodes]
+    joint, ends = _joint(rewriter, nodes[0], nodes)
+    heads, t = ends[-1] // size, graph.types[joint]
+    name = joint
+    for op, shape, attrs in (
+        ("view", (1, rows, heads, size), {"shape": (1, rows, heads, size)}),
+        ("permute", (1, heads, rows, size), {"dims": (0, 2, 1, 3)}),
+    ):
+        name = rewriter.insert(nodes[0], op, (name,), attrs, replace(t, shape=shape), f"{joint}.{op}")
+    for node, end in zip(moved, ends, strict=True):
+        _replace(rewriter, node, name, 1, end // size)

@@ -13,7 +13,7 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.im2col import use_im2col
-from q8ta_wgpu.passes.join_linears import join_linears
+from q8ta_wgpu.passes.join_linears import join_linears, join_projections
 from q8ta_wgpu.passes.share_matrices import share_matrices
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
@@ -29,6 +29,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     join_linears,
     # Attention reads heads in place, where a linear wrote them.
     strided_attention,
+    # Linears of several rows that an attention reads in place become one.
+    join_projections,
     # Products of other heads read a matrix that several heads share once.
     share_matrices,
     # A reduction to few elements would run few workgroups: it becomes two.
