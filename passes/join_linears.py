@@ -17,11 +17,11 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
+from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import PART_ALIGNMENT
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
-from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.move.view import LEFT
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -30,12 +30,11 @@ WORD = 4
 
 
 def join_linears(graph: Graph, target: Target) -> None:
-    """Merges linears of one row that are rounded to int8 in the same range. All but the last must have a multiple of
-    PART_ALIGNMENT outputs, so that each result is aligned within the merged buffer."""
+    """Merges linears of one row that are rounded in the same range. All but the last must have a multiple of
+    PART_ALIGNMENT bytes, so that each result is aligned within the merged buffer."""
     rewriter = Rewriter(graph)
     for nodes in _alike(graph, (node for node in graph.nodes if math.prod(graph.types[node.output].shape[:-1]) == 1)):
-        outputs = [graph.types[node.output].shape[-1] for node in nodes]
-        aligned = [node for node, n in zip(nodes, outputs, strict=True) if n % PART_ALIGNMENT == 0]
+        aligned = [node for node in nodes if _aligned(graph.types[node.output], graph.types[node.output].shape[-1])]
         merged = [*aligned, *(node for node in nodes if node not in aligned)][: len(aligned) + 1]
         if _fit(graph, merged, target):
             _slice(rewriter, nodes[0], merged)
@@ -81,20 +80,26 @@ def _fit(graph: Graph, nodes: Sequence[Node], target: Target) -> bool:
     return len(nodes) > 1 and size <= target.binding_size // 2 and _offsets(graph, nodes) is not None
 
 
+def _aligned(t: TensorType, elements: int) -> bool:
+    """Whether so many elements of a type are whole parts of a buffer."""
+    return elements * (2 if t.dtype == INT16X4 else 1) % PART_ALIGNMENT == 0
+
+
 def _can_merge(graph: Graph, node: Node) -> bool:
     """Whether a node is a linear, is no output of the graph, and has no epilogue stages but a scale for its row and
-    rounding to int8."""
+    rounding."""
     if node.op not in ("q8ta_linear", "q16ta_linear") or node.output in graph.outputs:
         return False
     after = node.attrs["epilogue"]
-    return len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize)
+    return len(after.stages) == 1 + after.rows and isinstance(after.stages[-1], Requantize | RequantizeInt16)
 
 
 def _offsets(graph: Graph, nodes: Sequence[Node]) -> Array | None:
     """The offsets of all outputs, which also make up for different zero points; None where one is too large."""
     zeros = [q.zero for node in nodes if (q := graph.types[node.output].q) is not None]
+    shift = arithmetic.fraction(graph.types[nodes[0].output].dtype)
     found = [
-        graph.constants[node.inputs[3]].astype(np.int64) + ((zero - zeros[0]) << arithmetic.FRACTION)
+        graph.constants[node.inputs[3]].astype(np.int64) + ((zero - zeros[0]) << shift)
         for node, zero in zip(nodes, zeros, strict=True)
     ]
     offsets = np.concatenate(found)
@@ -107,14 +112,18 @@ def _joint(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> tuple[str,
     assert offsets is not None
     types = [graph.types[node.output] for node in nodes]
     ends = list(itertools.accumulate(t.shape[-1] for t in types))
-    zero = types[0].q.zero if types[0].q is not None else 0
-    to = replace(types[0], shape=(*types[0].shape[:-1], ends[-1]), q=QParams(1.0, zero))
+    to = replace(types[0], shape=(*types[0].shape[:-1], ends[-1]), q=_unscaled(types[0]))
     arrays = [np.concatenate([graph.constants[node.inputs[i]] for node in nodes]) for i in (1, 2, 4)]
     arrays.insert(2, offsets)
     names = ("weight", "multiplier", "offset", "correction")
     constants = (graph.add_constant(f"{first.output}.joint.{n}", a) for n, a in zip(names, arrays, strict=True))
     inputs = (first.inputs[0], *constants, *first.inputs[5:])
     return rewriter.insert(first, first.op, inputs, first.attrs, to, f"{first.output}.joint"), ends
+
+
+def _unscaled(t: TensorType) -> QParams | None:
+    """The quantization of a type with scale 1."""
+    return None if t.q is None else replace(t.q, scale=1.0)
 
 
 def _slice(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> None:
@@ -155,8 +164,7 @@ def _read_joint(rewriter: Rewriter, attention: Node, nodes: Sequence[Node]) -> N
     t, total = graph.types[joint], ends[-1]
     inputs, attrs = list(attention.inputs), dict(attention.attrs)
     for node, end in zip(nodes, ends, strict=True):
-        n, q = graph.types[node.output].shape[-1], graph.types[node.output].q
-        to = replace(t, q=QParams(1.0, q.zero) if q is not None else None)
+        n, to = graph.types[node.output].shape[-1], replace(t, q=_unscaled(graph.types[node.output]))
         view = rewriter.insert(attention, "view", (joint,), {"shape": [LEFT] * len(t.shape)}, to, f"{node.output}.part")
         for position, walk in enumerate(WALKS):
             if attention.inputs[position] == node.output:
@@ -175,7 +183,9 @@ def _heads(rewriter: Rewriter, node: Node) -> tuple[int, ...]:
     if moved is None or moved.op != "permute" or tuple(moved.attrs["dims"]) != (0, 2, 1, 3):
         return ()
     batch, heads, rows, size = types[moved.output].shape
-    whole = (batch, rows, heads * size) == (1, *types[node.output].shape[-2:]) and rows * size % PART_ALIGNMENT == 0
+    whole = (batch, rows, heads * size) == (1, *types[node.output].shape[-2:]) and _aligned(
+        types[moved.output], rows * size
+    )
     return (batch, rows, 1, size) if whole else ()
 
 
