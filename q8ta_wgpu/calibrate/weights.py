@@ -9,7 +9,7 @@ of a channel (Nagel et al., Data-Free Quantization Through Weight Equalization a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,13 @@ def _spread(count: int, most: int) -> Array:
     return np.asarray((np.arange(1, most + 1) * _GOLDEN % 1.0 * count).astype(np.int64))
 
 
-def rounded(weight: Array, step: Array, ends: tuple[int, int], covariance: Array | None) -> Array:
+def rounded(
+    weight: Array,
+    step: Array,
+    ends: tuple[int, int],
+    covariance: Array | None,
+    cholesky: Callable[[Array], Array] = np.linalg.cholesky,
+) -> Array:
     """A weight on its steps: input after input, each error taken over by the inputs behind it, as far as they vary
     together; without a covariance each on the nearest.
 
@@ -144,6 +150,7 @@ def rounded(weight: Array, step: Array, ends: tuple[int, int], covariance: Array
         step: broadcasts with it.
         ends: the smallest and the largest number of steps.
         covariance: of the inputs of one output, (groups, inputs, inputs) in float64.
+        cholesky: gives the lower triangular factor of matrices, as numpy's does.
 
     Returns:
         The weight in float64, of the same shape.
@@ -153,7 +160,7 @@ def rounded(weight: Array, step: Array, ends: tuple[int, int], covariance: Array
     groups, size = covariance.shape[:2]
     steps = np.broadcast_to(step, weight.shape).reshape(groups, -1, size).swapaxes(1, 2)
     given = np.ascontiguousarray(weight.reshape(groups, -1, size).swapaxes(1, 2))
-    shares = _shares(covariance)
+    shares = _shares(covariance, cholesky)
     found, errors = np.empty_like(given), np.empty_like(given)
     for first in range(0, size, _BLOCK):
         last = min(first + _BLOCK, size)
@@ -165,11 +172,11 @@ def rounded(weight: Array, step: Array, ends: tuple[int, int], covariance: Array
     return np.asarray(found.swapaxes(1, 2).reshape(weight.shape))
 
 
-def _shares(covariance: Array) -> Array:
+def _shares(covariance: Array, cholesky: Callable[[Array], Array]) -> Array:
     """The share of the error of input j that input i takes over, (groups, i, j): G_ji / G_ii. G is Cholesky's factor of
     the covariance with the inputs in reverse order, in the order that they have."""
     size = covariance.shape[-1]
     variance = np.maximum(covariance.diagonal(axis1=1, axis2=2).mean(1), 1e-12)
     damped = covariance + _DAMPING * variance[:, None, None] * np.eye(size)
-    factor = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1].swapaxes(1, 2)
+    factor = cholesky(damped[:, ::-1, ::-1].copy())[:, ::-1, ::-1].swapaxes(1, 2)
     return np.ascontiguousarray(factor / factor.diagonal(axis1=1, axis2=2)[:, :, None])

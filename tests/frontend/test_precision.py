@@ -20,9 +20,10 @@ from bench.noise import decibels
 from bench.yardstick import yardstick
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import precision
-from q8ta_wgpu.frontend.calibrate.need import Reading, needs
+from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precisions
-from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Width
+from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Rounder, Width
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.runtime.device import Device
@@ -310,6 +311,37 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
     assert len(seen) > 4
     for predicted, measured in seen:
         assert predicted == pytest.approx(measured, abs=3), seen
+
+
+def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the yardstick asks of ranges that clip and of whole ones: each as by itself, where steps differ."""
+    backward: list[int] = []
+    gradients = torch.autograd.grad
+
+    def counted(*args: Any, **named: Any) -> Any:
+        backward.append(1)
+        return gradients(*args, **named)
+
+    def choose(self: Precisions) -> None:
+        known, stored = self._ranges[-1], frozenset(self.storage.stored)
+        rounders = [Rounder(known, {}, whole) for whole in (stored, frozenset[Any]())]
+        backward.clear()
+        apart = needs_apart(self.storage, rounders, self.items, [0])
+        assert len(backward) == SIGNS * len(self.items)
+        alone = [needs(self.storage, rounder, self.items, [0]) for rounder in rounders]
+        differ = {reading for reading, amount in alone[0].items() if amount != alone[1][reading]}
+        assert 0 < len(differ) < len(alone[0])
+        for shared, own in zip(apart, alone, strict=True):
+            assert shared == pytest.approx({reading: own[reading] for reading in differ}, rel=1e-5)
+
+    monkeypatch.setattr(RangeObserver, "_best_range", lambda self, low, high: (max(low, -2.0), high))  # not of tanh
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    monkeypatch.setattr(Precisions, "choose", choose)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4)).eval()
+    items = [data(16, 8, seed=s) for s in range(8)]
+    q8.quantize(module, (items[0],), items, progress=False)
+    assert backward
 
 
 def _graph(module: nn.Module, *inputs: Tensor) -> GraphModule:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -99,7 +100,12 @@ def _rounded(weight: Tensor, observer: Any, covariance: Array | None) -> Tensor:
     """A weight on the steps of its observer, in float64."""
     step, *ends = _grid(weight, observer)
     fits = None if observer.ch_axis else covariance
-    return torch.from_numpy(weights.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits))
+    return torch.from_numpy(weights.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits, _cholesky))
+
+
+def _cholesky(matrices: Array) -> Array:
+    """numpy's, by torch: numpy's threads wait for each other, which takes ten times as long where cores are busy."""
+    return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrices)).numpy())
 
 
 def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:

@@ -8,6 +8,7 @@ Trace of the Influence Matrix", 1990.)
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,9 +35,24 @@ def needs(
 ) -> dict[Reading, float]:
     """The noise that rounding makes, for each value and role, beside the signal of these outputs, as a ratio of powers:
     the mean over the items and, for each, over so many vectors of random signs."""
-    found: dict[Reading, float] = defaultdict(float)
+    (found,) = _needs(storage, [rounder], items, outputs, signs)
+    return found
+
+
+def needs_apart(
+    storage: Storage, rounders: Sequence[Rounder], items: Sequence[Sequence[Tensor]], outputs: Sequence[int]
+) -> list[dict[Reading, float]]:
+    """As `needs` for each of several rounders, of the values that they round by different steps, with the gradients of
+    one: those of the float network do not depend on how it is rounded."""
+    return _needs(storage, rounders, items, outputs, SIGNS)
+
+
+def _needs(
+    storage: Storage, rounders: Sequence[Rounder], items: Sequence[Sequence[Tensor]], outputs: Sequence[int], signs: int
+) -> list[dict[Reading, float]]:
+    found: list[dict[Reading, float]] = [defaultdict(float) for _ in rounders]
     for number, item in enumerate(items):
-        traced = _Traced(storage, rounder)
+        traced = _Traced(storage, rounders)
         with torch.enable_grad():
             floats = traced.run.outputs([x.detach() for x in item])
             wanted = [floats[i] for i in outputs if floats[i].requires_grad]
@@ -45,9 +61,10 @@ def needs(
             random = torch.Generator().manual_seed(number)
             for left in reversed(range(signs)):
                 given = [_signs(v, random) for v in wanted]
-                for reading, change in traced.changes(wanted, given, more=left > 0).items():
-                    found[reading] += change**2 / (signs * len(items) * len(wanted))
-    return dict(found)
+                for reading, changes in traced.changes(wanted, given, more=left > 0).items():
+                    for each, change in zip(found, changes, strict=True):
+                        each[reading] += change**2 / (signs * len(items) * len(wanted))
+    return [dict(each) for each in found]
 
 
 def _signs(value: Tensor, random: torch.Generator) -> Tensor:
@@ -57,38 +74,43 @@ def _signs(value: Tensor, random: torch.Generator) -> Tensor:
 
 
 class _Traced:
-    """Runs a module in float and notes, of each value and role, how rounding would change the outputs.
+    """Runs a module in float and notes, of each value and role, how rounding would change the outputs: with one rounder
+    of all, with several of the values whose steps differ.
 
     Attributes:
         run: of the module.
     """
 
-    def __init__(self, storage: Storage, rounder: Rounder) -> None:
-        self.storage, self.rounder = storage, rounder
+    def __init__(self, storage: Storage, rounders: Sequence[Rounder]) -> None:
+        self.storage, self._rounders = storage, rounders
         self.run = Run(storage, self._view, self._weight, self._share)
         self._first: list[Tensor] = []
-        self._changes: dict[Reading, float] = defaultdict(float)
+        self._changes: dict[Reading, list[float]] = defaultdict(lambda: [0.0] * len(rounders))
 
     def _view(self, node: Node, value: Tensor) -> Views:
         stored = self.storage.values[node]
         seen: Views = dict.fromkeys(stored.users[node].values(), value)
         if value.dtype != torch.float32:
             return seen
-        if not value.requires_grad:
+        apart = len({rounder.scale(stored, stored.width) for rounder in self._rounders}) == len(self._rounders)
+        if not value.requires_grad and apart:
             value = value.detach().requires_grad_()
             self._first.append(value)
-        error = self.rounder.rounded(stored, value.detach(), stored.width).sub_(value.detach())
+        errors = [self._error(rounder, stored, value.detach()) for rounder in self._rounders] if apart else []
         return {
-            reads: value if reads.moves else self._noted((stored, role), value, error)
+            reads: value if reads.moves or not apart else self._noted((stored, role), value, *errors)
             for reads in seen
             for role in reads.roles
         }
 
+    def _error(self, rounder: Rounder, stored: Stored, value: Tensor) -> Tensor:
+        return rounder.rounded(stored, value, stored.width).sub_(value)
+
     def _weight(self, node: Node, weight: Tensor, reader: Node) -> Tensor:
         known = weight.detach()
-        if not self.storage.transforms(reader):
+        if len(self._rounders) > 1 or not self.storage.transforms(reader):
             return known
-        error = self.rounder.weight(node, known, self.storage.weights[node]) - known
+        error = self._rounders[0].weight(node, known, self.storage.weights[node]) - known
         if error.any():  # ones, which add up windows, have none
             known.requires_grad_()
             self._first.append(known)
@@ -96,17 +118,20 @@ class _Traced:
         return known
 
     def _share(self, node: Node, shares: Tensor) -> Tensor:
+        if len(self._rounders) > 1:
+            return shares
         return self._noted((node, "others"), shares, shares_of_255(shares.detach()).sub_(shares.detach()))
 
-    def _noted(self, reading: Reading, value: Tensor, error: Tensor) -> Tensor:
-        def note(change: float) -> None:
-            self._changes[reading] += change
+    def _noted(self, reading: Reading, value: Tensor, *errors: Tensor) -> Tensor:
+        def note(*changes: float) -> None:
+            found = self._changes[reading]
+            found[:] = map(operator.add, found, changes)
 
-        noted: Tensor = _Noted.apply(value, error, note)  # type: ignore[no-untyped-call]
+        noted: Tensor = _Noted.apply(value, note, *errors)  # type: ignore[no-untyped-call]
         return noted
 
-    def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> dict[Reading, float]:
-        """The change of the outputs, under these signs, by the rounding of each value; `more` signs follow."""
+    def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> dict[Reading, list[float]]:
+        """The changes of the outputs, under these signs, by each way to round each value; `more` signs follow."""
         self._changes.clear()
         torch.autograd.grad(outputs, self._first, signs, retain_graph=more, allow_unused=True)
         return dict(self._changes)
@@ -120,20 +145,19 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 class _Noted(torch.autograd.Function):
-    """A value as it is. On the way back, how much an error of it changes the outputs, to first order."""
+    """A value as it is. On the way back, how much each of some errors of it changes the outputs, to first order."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, error: Tensor, note: Callable[[float], None]) -> Tensor:
+    def forward(ctx: Any, value: Tensor, note: Callable[..., None], *errors: Tensor) -> Tensor:
         """The value."""
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(error)
-        ctx.note = note
+        ctx.save_for_backward(*errors)
+        ctx.note, ctx.errors = note, len(errors)
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         """The gradient as it is."""
         if gradient is not None:
-            (error,) = ctx.saved_tensors
-            ctx.note(_dot(gradient, error))
-        return gradient, None, None
+            ctx.note(*(_dot(gradient, error) for error in ctx.saved_tensors))
+        return gradient, None, *([None] * ctx.errors)

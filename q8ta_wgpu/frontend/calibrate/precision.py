@@ -22,8 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
-from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs
-from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
+from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import (
@@ -171,7 +170,7 @@ class Precisions:
         self._large = self._traffic > _LARGE
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
-        self._clip((), True)
+        self._clip_all_but(())
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
@@ -253,27 +252,25 @@ class Precisions:
     def _noise_of_yardstick(self) -> list[float]:
         """The noise of each output with ranges that clip, or with whole ones where that is less, as other quantizers
         have them. Then no value is clipped that makes more noise by it."""
-        clipped = self._noise_of_sums()
-        self._clip(self.storage.stored, False)
+        clipped, clipping = self._noise_of_sums(), self.rounder
+        self._clip_all_but(self.storage.stored)
         whole = self._noise_of_sums()
         worse = [i for i, (c, w) in enumerate(zip(clipped, whole, strict=True)) if c > WITHIN * w]
         if not worse:
-            self._clip(self.storage.stored, True)
+            self._clip_all_but(())
             return clipped
         outputs = sorted({i % len(self.floats[0]) for i in worse})
-        left = needs(self.storage, self.rounder, self.items, outputs)
-        self._clip(self.storage.stored, True)
-        found = needs(self.storage, self.rounder, self.items, outputs)
-        self._clip([stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found)], False)
+        left, found = needs_apart(self.storage, [self.rounder, clipping], self.items, outputs)
+        self._clip_all_but(stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found))
         return list(map(min, clipped, whole, self._noise_of_sums()))
 
-    def _clip(self, values: Iterable[Stored], clips: bool) -> None:
-        """Lets the ranges of these clip, or not."""
-        for observer in (stored.observer for stored in values):
-            if isinstance(observer, RangeObserver):
-                observer.clips = clips
-        self._rounders = [Rounder(known, self._weights) for known in self._ranges]
+    def _clip_all_but(self, values: Iterable[Stored]) -> None:
+        """Lets the ranges of all values but these clip."""
+        whole = frozenset(values)
+        self._rounders = [Rounder(known, self._weights, whole) for known in self._ranges]
         self.rounder = self._rounders[-1]
+        for stored in self.storage.stored:
+            self.rounder.let_clip(stored)
 
     def _noise_by_ranges(self, *ways: Any) -> list[float]:
         """The noise of each output with these ways to round, with each of the ranges."""

@@ -270,25 +270,36 @@ class Rounder:
     Args:
         known: scales and zero points that count instead of what an observer has now, as of `known_scales`.
         weights: rounded ones, which rounders may share.
+        whole: values whose ranges clip nothing.
     """
 
     def __init__(
-        self, known: Mapping[tuple[str, bool], tuple[float, int]], weights: dict[Node, tuple[Tensor, Tensor]]
+        self,
+        known: Mapping[tuple[str, bool], tuple[float, int]],
+        weights: dict[Node, tuple[Tensor, Tensor]],
+        whole: frozenset[Stored] = frozenset(),
     ) -> None:
-        self._known = known
+        self._known, self._whole = known, whole
         self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
         self._weights = weights
 
     def scale(self, stored: Stored, width: Width) -> tuple[float, int]:
         """Scale and zero point of values at a width."""
         if (stored, width) not in self._found:
-            met = str(stored.nodes[0].target), getattr(stored.observer, "clips", True)
+            met = str(stored.nodes[0].target), self.let_clip(stored)
             if width == stored.width and met in self._known:
                 self._found[stored, width] = self._known[met]
             else:
                 scale, zero = (stored.observer if width == stored.width else stored.wide).calculate_qparams()
                 self._found[stored, width] = float(scale), int(zero)
         return self._found[stored, width]
+
+    def let_clip(self, stored: Stored) -> bool:
+        """Lets the range of a value clip, or not; returns whether it may."""
+        if not isinstance(stored.observer, RangeObserver):
+            return True
+        stored.observer.clips = stored not in self._whole
+        return stored.observer.clips
 
     def rounded(self, stored: Stored, value: Tensor, width: Width) -> Tensor:
         """A value as it is stored at a width."""
