@@ -290,7 +290,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
     seen: list[tuple[float, float]] = []
 
     def choose(self: Precisions) -> None:
-        for reading, amount in needs(self.storage, self.rounder, self.items, [0]).items():
+        for reading, amount in needs(self.storage, self.rounder, self.calls, [0]).items():
             every: dict[Reading, Width] = {(s, role): "float32" for s in self.storage.stored for role in ROLES}
             every.update({(softmax, "others"): "int16" for softmax in self.storage.attention})
             every.pop(reading)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
 
 SIGNS = 4
@@ -30,23 +31,25 @@ is read."""
 
 
 def needs(
-    storage: Storage, rounder: Rounder, items: Sequence[Sequence[Tensor]], outputs: Sequence[int], signs: int = SIGNS
+    storage: Storage, rounder: Rounder, calls: Calls, outputs: Sequence[int], signs: int = SIGNS
 ) -> dict[Reading, float]:
     """The noise that rounding makes, for each value and role, beside the signal of these outputs, as a ratio of powers:
-    the mean over the items and, for each, over so many vectors of random signs."""
+    the mean over the calls and, for each, over so many vectors of random signs. Of what a network keeps, the noise in
+    all later calls of a sequence."""
     found: dict[Reading, float] = defaultdict(float)
-    for number, item in enumerate(items):
+    for number, sequence in enumerate(calls.sequences()):
         traced = _Traced(storage, rounder)
         with torch.enable_grad():
-            floats = traced.run.outputs([x.detach() for x in item])
-            wanted = [floats[i] for i in outputs if floats[i].requires_grad]
+            floats = calls.outputs(traced.run.call, sequence)
+            wanted = [given[i] for given in floats for i in outputs if given[i].requires_grad]
             if not wanted:
                 continue
+            share = signs * len(calls) * len(wanted) / len(sequence)
             random = torch.Generator().manual_seed(number)
             for left in reversed(range(signs)):
                 given = [_signs(v, random) for v in wanted]
                 for reading, change in traced.changes(wanted, given, more=left > 0).items():
-                    found[reading] += change**2 / (signs * len(items) * len(wanted))
+                    found[reading] += change**2 / share
     return dict(found)
 
 
