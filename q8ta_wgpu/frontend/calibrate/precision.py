@@ -57,7 +57,7 @@ the noise of four numbers is by chance 5 dB more or less than that of all."""
 
 _FIRST, _LATER = 8, 24
 """Of a network whose states follow from what they were, calls that are simulated one after the other: from the first
-one on, and from a later one on, before which it kept as much as it does in use."""
+one on, and from a later one on, before which it kept as much as it does in use. Of other states later ones alone."""
 
 _SOME, _LEAST = 8, 64
 """Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
@@ -142,7 +142,7 @@ class HeldBack:
         count = max(-(-_INPUTS // self._each), min(_ITEMS, -(-_NUMBERS // _results(observed))))
         self._places = {*range(count)}
         if states_of(observed):
-            first, later = (_FIRST, _LATER) if feed_back(observed) else (count // 2, count - count // 2)
+            first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)
             begin = max(first, min(total // 4, total - later))
             self._places = {*range(first), *range(begin, begin + later)}
         self.items: list[tuple[Tensor, ...]] = []
