@@ -170,20 +170,20 @@ def _quantized(
 ) -> tuple[ExportedProgram, str]:
     """The int8 program, and what a user is to be warned of; empty if nothing."""
     count = operator.length_hint(asked.items, 0)
-    total = count and count + _STEPS
+    shown = count and count + _STEPS
     with ExitStack() as stack:
-        update(0, total, "exporting the module")
+        update(0, shown, "exporting the module")
         changed = changed_buffers(asked.module, asked.example)
         if changed:
             stack.callback(Attributes(asked.module).put_back)
         source, program = Traceable.exported(asked.module, asked.example, changed, asked.any_batch, asked.whole)
         states = source.states
-        update(1, total, "folding constants and batch norms")
+        update(1, shown, "folding constants and batch norms")
         graph = source.folded(program, asked.whole)
         stack.enter_context(few_threads(graph))
         fixed = _fixed(source, program, graph, sizes) if asked.whole else []
         fold_norms(graph)
-        update(2, total, "placing observers")
+        update(2, shown, "placing observers")
         checked = (
             checks.calibration_item(item, i, asked.example, sizes, asked.any_batch)
             for i, item in enumerate(asked.items)
@@ -194,10 +194,11 @@ def _quantized(
         model = observed(graph, asked.quantizer, held, follows, asked.own.fit_weights)
         sizes = follows.sizes if follows is not None else None  # for the items that are not held yet
         precision = asked.own.precision
-        back = HeldBack(model, asked.example, precision == "int16") if precision != "int8" else None
+        total = max(count, len(held))
+        back = HeldBack(model, asked.example, precision == "int16", total) if precision != "int8" else None
         every = itertools.chain(taken(held), left)
-        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, total, "calibrating"))
-        update(3 + met, total and 4 + met, "choosing scales and quantizing weights")
+        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, shown, "calibrating"))
+        update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")
         int8, lost, found = quantized(model, program, asked.own, back, states)
     notes = {
         FIXED: fixed,

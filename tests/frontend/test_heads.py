@@ -64,7 +64,7 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
         return shares_of_255(x)
 
     def choose(self: Precisions) -> None:
-        found.append((self._noise({}), list(needs(self.storage, self.rounder, self.items, [0]).values())))
+        found.append((self._noise({}), list(needs(self.storage, self.rounder, self.calls, [0]).values())))
 
     monkeypatch.setattr(Precisions, "choose", choose)
     for module in (need, precision):

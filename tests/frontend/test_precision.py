@@ -291,7 +291,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
     seen: list[tuple[float, float]] = []
 
     def choose(self: Precisions) -> None:
-        for reading, amount in needs(self.storage, self.rounder, self.items, [0]).items():
+        for reading, amount in needs(self.storage, self.rounder, self.calls, [0]).items():
             every: dict[Reading, Width] = {(s, role): "float32" for s in self.storage.stored for role in ROLES}
             every.update({(softmax, "others"): "int16" for softmax in self.storage.attention})
             every.pop(reading)
@@ -326,9 +326,9 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         known, stored = self._ranges[-1], frozenset(self.storage.stored)
         rounders = [Rounder(known, {}, whole) for whole in (stored, frozenset[Any]())]
         backward.clear()
-        apart = needs_apart(self.storage, rounders, self.items, [0])
-        assert len(backward) == SIGNS * len(self.items)
-        alone = [needs(self.storage, rounder, self.items, [0]) for rounder in rounders]
+        apart = needs_apart(self.storage, rounders, self.calls, [0])
+        assert len(backward) == SIGNS * len(self.calls)
+        alone = [needs(self.storage, rounder, self.calls, [0]) for rounder in rounders]
         differ = {reading for reading, amount in alone[0].items() if amount != alone[1][reading]}
         assert 0 < len(differ) < len(alone[0])
         for shared, own in zip(apart, alone, strict=True):

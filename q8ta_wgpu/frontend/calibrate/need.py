@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
 
 SIGNS = 4
@@ -31,39 +32,41 @@ is read."""
 
 
 def needs(
-    storage: Storage, rounder: Rounder, items: Sequence[Sequence[Tensor]], outputs: Sequence[int], signs: int = SIGNS
+    storage: Storage, rounder: Rounder, calls: Calls, outputs: Sequence[int], signs: int = SIGNS
 ) -> dict[Reading, float]:
     """The noise that rounding makes, for each value and role, beside the signal of these outputs, as a ratio of powers:
-    the mean over the items and, for each, over so many vectors of random signs."""
-    (found,) = _needs(storage, [rounder], items, outputs, signs)
+    the mean over the calls and, for each, over so many vectors of random signs. Of what a network keeps, the noise in
+    all later calls of a sequence."""
+    (found,) = _needs(storage, [rounder], calls, outputs, signs)
     return found
 
 
 def needs_apart(
-    storage: Storage, rounders: Sequence[Rounder], items: Sequence[Sequence[Tensor]], outputs: Sequence[int]
+    storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int]
 ) -> list[dict[Reading, float]]:
     """As `needs` for each of several rounders, of the values that they round by different steps, with the gradients of
     one: those of the float network do not depend on how it is rounded."""
-    return _needs(storage, rounders, items, outputs, SIGNS)
+    return _needs(storage, rounders, calls, outputs, SIGNS)
 
 
 def _needs(
-    storage: Storage, rounders: Sequence[Rounder], items: Sequence[Sequence[Tensor]], outputs: Sequence[int], signs: int
+    storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int], signs: int
 ) -> list[dict[Reading, float]]:
     found: list[dict[Reading, float]] = [defaultdict(float) for _ in rounders]
-    for number, item in enumerate(items):
+    for number, sequence in enumerate(calls.sequences()):
         traced = _Traced(storage, rounders)
         with torch.enable_grad():
-            floats = traced.run.outputs([x.detach() for x in item])
-            wanted = [floats[i] for i in outputs if floats[i].requires_grad]
+            floats = calls.outputs(traced.run.call, sequence)
+            wanted = [given[i] for given in floats for i in outputs if given[i].requires_grad]
             if not wanted:
                 continue
+            share = signs * len(calls) * len(wanted) / len(sequence)
             random = torch.Generator().manual_seed(number)
             for left in reversed(range(signs)):
                 given = [_signs(v, random) for v in wanted]
                 for reading, changes in traced.changes(wanted, given, more=left > 0).items():
                     for each, change in zip(found, changes, strict=True):
-                        each[reading] += change**2 / (signs * len(items) * len(wanted))
+                        each[reading] += change**2 / share
     return [dict(each) for each in found]
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
@@ -41,8 +42,8 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     shares_of_255,
     sums_weights,
 )
-from q8ta_wgpu.frontend.calibrate.states import states_of
-from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, ranked, traffic, widths
+from q8ta_wgpu.frontend.calibrate.states import feed_back, near_state, states_of
+from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, kept, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.multiply_adds import size_of
 
@@ -52,6 +53,10 @@ _INPUTS = 4
 _NUMBERS, _ITEMS = 32, 8
 """Numbers that each result should have in all of what is simulated, and items up to which more are held back for them:
 the noise of four numbers is by chance 5 dB more or less than that of all."""
+
+_FIRST, _LATER = 8, 24
+"""Of a network whose states follow from what they were, calls that are simulated one after the other: from the first
+one on, and from a later one on, before which it kept as much as it does in use. Of other states later ones alone."""
 
 _SOME, _LEAST = 8, 64
 """Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
@@ -113,31 +118,40 @@ class Precision:
 
 
 class HeldBack:
-    """The first items of a calibration, which observers meet last: until then their ranges are those of other inputs.
+    """The first items of a calibration, and of a network that keeps something some later ones. Observers meet them
+    last: until then their ranges are those of other inputs.
 
     Args:
         observed: a module with observers.
         example: arguments of one item.
         all_wide: whether all that may be stored in 16 bits is, whatever they show.
+        total: how many items there are, or at least.
 
     Attributes:
-        items: the first ones, as many as hold a few inputs.
+        items: as many as hold a few inputs.
         ranges: scale and zero point of each observer of a whole tensor before it met them, by its call's target, and
             none of those that it has now: one of both, or both where there were some other items, but few.
     """
 
-    def __init__(self, observed: GraphModule, example: Sequence[Tensor], all_wide: bool = False) -> None:
+    def __init__(
+        self, observed: GraphModule, example: Sequence[Tensor], all_wide: bool = False, total: int = 0
+    ) -> None:
         self._observed, self.all_wide = observed, all_wide
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
-        self._count = max(-(-_INPUTS // self._each), min(_ITEMS, -(-_NUMBERS // _results(observed))))
+        count = max(-(-_INPUTS // self._each), min(_ITEMS, -(-_NUMBERS // _results(observed))))
+        self._places = {*range(count)}
+        if states_of(observed):
+            first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)
+            begin = max(first, min(total // 4, total - later))
+            self._places = {*range(first), *range(begin, begin + later)}
         self.items: list[tuple[Tensor, ...]] = []
         self.ranges: list[dict[tuple[str, bool], tuple[float, int]]] = [{}]
 
     def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-        """All items with their places, the first ones last."""
+        """All items with their places, those that are held back last."""
         others = 0
         for index, item in enumerate(items):
-            if index < self._count:
+            if index in self._places:
                 self.items.append(tuple(x.clone() for x in item))
             else:
                 others += self._each
@@ -164,20 +178,24 @@ class Precisions:
     """
 
     def __init__(self, observed: GraphModule, back: HeldBack, dynamic: bool = False) -> None:
-        self.module, self.items, self._all_wide = observed, back.items, back.all_wide
+        self.module, self._all_wide = observed, back.all_wide
         self.storage = Storage(observed)
         self._traffic = traffic(self.storage)
-        self._large = self._traffic > _LARGE
+        self._large = self._traffic * max(1.0, len(back.items) / _ITEMS) > _LARGE
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
         self._clip_all_but(())
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
-        self.floats = self._outputs(self._watched, _same, _same)
+        exact = Run(self.storage, self._watched, _same, _same).call
+        self.calls = Calls(back.items, len(states_of(observed)), exact)
+        self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
         self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
-        self._always = [*always(self.storage), *rows]
+        lasting = itertools.compress(states_of(observed), self.calls.lasting)
+        self._kept = kept(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
+        self._always = [*always(self.storage), *rows, *self._kept]
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
 
     def is_worse(self) -> bool:
@@ -193,10 +211,14 @@ class Precisions:
         steps: list[Step] = []
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
-            needed = needs(self.storage, self.rounder, self.items, outputs, SIGNS // 2 if self._large else SIGNS)
+            needed = needs(self.storage, self.rounder, self.calls, outputs, SIGNS // 2 if self._large else SIGNS)
+            known = widths(self._kept)  # which may be left in float32
             for step in self._always:
-                needed.pop(step.reading, None)
-            every = ranked(self.storage, self.rounder, needed)
+                if step.reading not in known:
+                    needed.pop(step.reading, None)
+            every = [
+                step for step in ranked(self.storage, self.rounder, needed) if known.get(step.reading) != step.width
+            ]
             steps = [step for step in every if step.width == "int16"]
             if not self._all_wide:
                 also = functools.partial(cheap, self.storage, every)
@@ -260,7 +282,7 @@ class Precisions:
             self._clip_all_but(())
             return clipped
         outputs = sorted({i % len(self.floats[0]) for i in worse})
-        left, found = needs_apart(self.storage, [self.rounder, clipping], self.items, outputs)
+        left, found = needs_apart(self.storage, [self.rounder, clipping], self.calls, outputs)
         self._clip_all_but(stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found))
         return list(map(min, clipped, whole, self._noise_of_sums()))
 
@@ -286,7 +308,8 @@ class Precisions:
         weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
     ) -> list[list[Tensor]]:
-        return [Run(self.storage, views, weight, shares).outputs(item) for item in self.items]
+        call = Run(self.storage, views, weight, shares).call
+        return [given for sequence in self.calls.sequences() for given in self.calls.outputs(call, sequence)]
 
     def _unrounded(self, node: Node, value: Tensor) -> Views:
         return dict.fromkeys(self.storage.values[node].users[node].values(), value)

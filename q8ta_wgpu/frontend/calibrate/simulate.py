@@ -118,7 +118,7 @@ class Storage:
             if node in self.values:
                 readers = [user for user in _readers(node) if (node, user) not in kept]
                 self.values[node].users[node] = {user: self._reads(node, user) for user in readers}
-        for stored, written, read in states:  # a state is read in all roles in which the next call reads it
+        for stored, written, read in states:  # a state is read in all roles in which the next call reads it as stored
             found = {
                 role
                 for call in read.users
@@ -127,7 +127,7 @@ class Storage:
                 for role in each.roles
             }
             ends = [end for node, end in kept if node is written]
-            stored.users[written].update(dict.fromkeys(ends, Reads(frozenset(found or {"others"}), moves=True)))
+            stored.users[written].update(dict.fromkeys(ends, Reads(frozenset(found or {"others"}), moves=bool(found))))
 
     def _reads(self, node: Node, user: Node) -> Reads:
         stored = self.values[node]
@@ -241,13 +241,15 @@ class Run(InParts):
             return value
         return value[self.storage.values[source].users[source][reader]]
 
-    def outputs(self, item: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors that the module gives for one item of the calibration, but states: what comes of those counts.
-        Amounts, as bytes of images, as floats: how far they are off counts, not how many are."""
+    def call(self, item: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors that the module gives for one item of the calibration, and its states after it. Amounts, as bytes
+        of images, as floats: how far they are off counts, not how many are."""
         (end,) = self.storage.module.graph.find_nodes(op="output")
         given = zip(pytree.tree_leaves(self.run(*item)), pytree.tree_leaves(end.args[0]), strict=True)
-        found = [x.float() if _is_amount(node) else x for x, node in given if isinstance(x, Tensor)]
-        return found[: len(found) - len(states_of(self.storage.module))]
+        pairs = [(x, node) for x, node in given if isinstance(x, Tensor)]
+        count = len(pairs) - len(states_of(self.storage.module))
+        outputs = [x.float() if _is_amount(node) else x for x, node in pairs[:count]]
+        return outputs, [x for x, _ in pairs[count:]]
 
 
 def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:

@@ -3,22 +3,30 @@ errors would add up."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.importer.importer import Imported
-from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_float, kind, multiplies
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Normalization, Rowwise
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
 
 _STATE = "q8ta_state"
 """In the meta of the input of a state: the place of its result from the end."""
 
 _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
+
+
+_ELEMENTWISE = Arithmetic | Elementwise | Normalization | Moves
+
+_FAR, _NEAR = 1e9, 1e3
+"""A function is bounded whose values are less than `_NEAR` where those that it reads are as large as `_FAR`."""
 
 
 def mark_states(graph: GraphModule, count: int) -> None:
@@ -40,11 +48,72 @@ def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
     return [(node, results[node.meta[_STATE]]) for node in reads]
 
 
+def feed_back(graph: GraphModule) -> bool:
+    """Whether a state follows from what it was by more than moves, within a call or by way of others over several:
+    its errors go on. Rows of a cache only lie where they were written."""
+    states = states_of(graph)
+    results = dict(states)
+    return any(_goes_on(written, read, results) for read, written in states if is_float(read))
+
+
+def _goes_on(written: Node, read: Node, results: Mapping[Node, Node]) -> bool:
+    met = {(written, False)}
+    for node, computed in (waiting := list(met)):
+        moves = node.op != "call_function" or isinstance(kind(node), Moves) or node.target is torch.ops.aten.where.self
+        sources = [results[node]] if node in results else node.all_input_nodes
+        for found in ((source, computed or not moves) for source in sources):
+            if found not in met:
+                met.add(found)
+                waiting.append(found)
+    return (read, True) in met
+
+
 def keep_sums(graph: GraphModule) -> None:
-    """Leaves a running sum in float32: what is counted from call to call has no range."""
+    """Leaves a running sum in float32, and what grows with it: what is counted from call to call has no range."""
     for read, written in states_of(graph):
         if written.target in _SUMS and read in written.all_input_nodes:
             note(written, IN_FLOAT, True)
+            if not _depends(written, read):
+                _keep_what_grows(graph, {read, written})
+
+
+def _depends(written: Node, read: Node) -> bool:
+    """Whether what is added to a state, or taken from it, follows from the state itself, which may so be bounded."""
+    found = {source for source in written.all_input_nodes if source is not read}
+    for node in (waiting := list(found)):
+        new = set(node.all_input_nodes) - found
+        found |= new
+        waiting += new
+    return read in found
+
+
+def _keep_what_grows(graph: GraphModule, grows: set[Node]) -> None:
+    """Leaves in float32 what reads a value that grows without end, and gives one that does, or a function that is
+    bounded: a sine, a quotient of two sums. A layer rounds what it reads to the range that calibration met."""
+    for node in graph.graph.nodes:
+        sources = [source for source in node.all_input_nodes if source in grows]
+        known = isinstance(kind(node), Arithmetic | Elementwise | Moves | Monotonic | Rowwise) or multiplies(node)
+        is_index = isinstance(kind(node), Moves) and str(node.target) not in CONVERSIONS and is_float(node)
+        if node in grows or not known or not any(is_float(source) or not is_index for source in sources):
+            continue
+        if is_float(node) or any(map(is_float, sources)):
+            note(node, IN_FLOAT, True)
+        if not _is_bounded(node, sources):
+            grows.add(node)
+
+
+def _is_bounded(node: Node, sources: Sequence[Node]) -> bool:
+    """Whether a call's result stays small where these of what it reads grow."""
+    if isinstance(kind(node), Rowwise) or node.meta["val"].dtype == torch.bool:
+        return True
+    if node.target is torch.ops.aten.div.Tensor:
+        return node.args[1] in sources
+    if not isinstance(kind(node), Elementwise) or len(node.all_input_nodes) != 1 or not is_float(node):
+        return False
+    far = torch.tensor([-_FAR, _FAR])
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda _: far)
+    found: Tensor = node.target(*args, **kwargs)  # type: ignore[operator]
+    return bool((torch.nan_to_num(found, 0.0).abs() < _NEAR).all())
 
 
 def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:
@@ -54,7 +123,7 @@ def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None
         gives = [name for name in plan.gives if imported.values.get(name) is written]
         readers = [node for node in read.users if node.op == "call_function"]
         exact = all((int8 := kind(node)) is not None and int8.reads_int16 for node in readers)
-        if exact and _is_carried(written, read) and all(plan.gives[name] == INT8 for name in gives):
+        if gives and exact and _is_carried(written, read) and all(plan.gives[name] == INT8 for name in gives):
             plan.gives.update(dict.fromkeys(gives, INT16))
             plan.reads.update(dict.fromkeys(reads, INT16))
 
@@ -64,7 +133,7 @@ def _is_carried(written: Node, read: Node) -> bool:
     met = {(written, False)}
     for node, computed in (waiting := list(met)):
         int8, chosen = kind(node), node.target is torch.ops.aten.where.self
-        if not isinstance(int8, Arithmetic | Elementwise | Moves):
+        if not isinstance(int8, _ELEMENTWISE):
             continue
         computed = computed or not (chosen or isinstance(int8, Moves))
         for found in ((source, computed) for source in node.all_input_nodes):
@@ -72,6 +141,29 @@ def _is_carried(written: Node, read: Node) -> bool:
                 met.add(found)
                 waiting.append(found)
     return (read, True) in met
+
+
+def near_state(read: Node, written: Node) -> list[Node]:
+    """What a state is made of, element by element, and what is made of it, where it is computed from what it was;
+    nothing of others."""
+    behind = _reached([written], lambda node: node.all_input_nodes if _is_elementwise(node) else ())
+    if read not in behind:
+        return []
+    return behind + _reached([read, written], lambda node: filter(_is_elementwise, node.users))
+
+
+def _reached(begin: Sequence[Node], following: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    found = dict.fromkeys(begin)
+    for node in (waiting := list(begin)):
+        new = [each for each in following(node) if each not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return list(found)
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether a call computes each element from some others, or watches."""
+    return node.op == "call_module" or isinstance(kind(node), _ELEMENTWISE)
 
 
 def share_states(observed: GraphModule) -> None:

@@ -1,0 +1,178 @@
+"""Networks that keep something are as near to their float module after many calls as the yardstick is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from bench.noise import decibels
+from bench.yardstick import yardstick
+from tests.quantizing import Plain, data
+
+CALLS, ANGLES = 100, torch.linspace(0.02, 1, 16)
+
+
+def _keeping(forward: Callable[..., object], states: dict[str, Tensor], **modules: nn.Module) -> nn.Module:
+    module = Plain(forward, **{"first": nn.Linear(8, 16), "last": nn.Linear(16, 4), **modules})
+    for name, value in states.items():
+        module.register_buffer(name, value)
+    return module.eval()
+
+
+def _moments(m: Any, x: Tensor) -> Tensor:
+    y = m.first(x)
+    m.mean = 0.998 * m.mean + 0.002 * y
+    m.variance = 0.998 * m.variance + 0.002 * (y - m.mean) ** 2
+    found: Tensor = m.last((y - m.mean) / torch.sqrt(m.variance + 1e-5))
+    return found
+
+
+def _turning(m: Any, x: Tensor) -> Tensor:
+    """Complex numbers that turn and fade, as in a state space layer."""
+    u = m.first(x)
+    m.real, m.other = m.cos * m.real - m.sin * m.other + 0.02 * u, m.cos * m.other + m.sin * m.real
+    found: Tensor = m.last(F.gelu(m.real + m.other + u))
+    return found
+
+
+def _average(m: Any, x: Tensor) -> Tensor:
+    y = m.first(x).tanh()
+    m.count, m.total = m.count + 1, m.total + y
+    found: Tensor = m.last(y - m.total / m.count)
+    return found
+
+
+def _attention(m: Any, x: Tensor) -> Tensor:
+    """Linear attention, whose sums grow."""
+    q, k, v = m.first(x).repeat(1, 3).chunk(3, -1)
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    m.pairs, m.keys = m.pairs + k[..., None] * v[:, None], m.keys + k
+    found: Tensor = m.last((q[:, None] @ m.pairs)[:, 0] / (q * m.keys).sum(-1, keepdim=True))
+    return found
+
+
+def _place(m: Any, x: Tensor) -> Tensor:
+    angles = m.count * torch.exp(-torch.arange(8.0))
+    m.count = m.count + 1
+    found: Tensor = m.last(F.relu(m.first(x) + torch.cat([angles.sin(), angles.cos()])))
+    return found
+
+
+def _last_answer(m: Any, x: Tensor) -> Tensor:
+    m.answer = m.answer + 0.1 * m.layers(torch.cat([x, m.answer], -1))
+    found: Tensor = m.answer
+    return found
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "moments": (lambda: _keeping(_moments, {"mean": _zeros(1, 16), "variance": torch.ones(1, 16)}), 100),
+    "turning": (
+        lambda: _keeping(
+            _turning,
+            {"real": _zeros(1, 16), "other": _zeros(1, 16), "cos": 0.99 * ANGLES.cos(), "sin": 0.99 * ANGLES.sin()},
+        ),
+        100,
+    ),
+    "sums of few calls": (lambda: _keeping(_average, {"count": _zeros(1), "total": _zeros(1, 16)}), 16),
+    "attention of few calls": (lambda: _keeping(_attention, {"pairs": _zeros(1, 16, 16), "keys": _zeros(1, 16)}), 16),
+    "places of few calls": (lambda: _keeping(_place, {"count": _zeros(1)}), 16),
+    "last answer": (
+        lambda: _keeping(
+            _last_answer,
+            {"answer": _zeros(1, 4)},
+            layers=nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 4)),
+        ),
+        16,
+    ),
+}
+"""Each with how many calls a sequence of its calibration has. Of few, what is no state reaches further later on."""
+
+
+def _sequence(count: int, seed: int) -> list[Tensor]:
+    """Inputs that are like the ones before."""
+    found = [data(1, 8, seed=seed)]
+    for noise in data(count - 1, 1, 8, seed=seed + 100):
+        found.append(0.7 * found[-1] + math.sqrt(1 - 0.7**2) * noise)
+    return found
+
+
+class _Anew:
+    """Items of several sequences, each of which begins with the module's first states."""
+
+    def __init__(self, module: nn.Module, states: dict[str, Tensor], sequences: Sequence[Sequence[Tensor]]) -> None:
+        self.module, self.states, self.sequences = module, states, sequences
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for sequence in self.sequences:
+            self.reset()
+            yield from sequence
+
+    def reset(self) -> None:
+        for name, value in self.states.items():
+            setattr(self.module, name, value.clone())
+
+
+class _WithStates(nn.Module):
+    """A module that takes its states last, and gives them behind its result."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module, self.names = module, list(names)
+
+    def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        for name, value in zip(self.names, states, strict=True):
+            setattr(self.module, name, value)
+        return (self.module(x), *(getattr(self.module, name).clone() for name in self.names))
+
+
+def _simulated(items: _Anew, calls: Sequence[Tensor]) -> list[Tensor]:
+    """What the yardstick gives, which keeps states in float."""
+    module, names, met = items.module, list(items.states), []
+    with torch.no_grad():
+        for x in items:
+            met.append((x, *(module.get_buffer(name).clone() for name in names)))
+            module(x)
+        items.reset()
+        run, states, found = yardstick(_WithStates(module, names), met), list(items.states.values()), []
+        for x in calls:
+            y, *states = run(x, *states)
+            found.append(y)
+    items.reset()
+    return found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_errors_of_states_do_not_add_up_to_more_than_the_yardsticks(name: str) -> None:
+    build, length = NETWORKS[name]
+    torch.manual_seed(0)
+    module = build()
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    with torch.no_grad():
+        for x in _sequence(2, 0):
+            module(x)
+    states = {name: value for name, value in before.items() if not module.get_buffer(name).equal(value)}
+    items = _Anew(module, states, [_sequence(length, seed) for seed in range(1, 1 + max(3, 128 // length))])
+    calls = _sequence(CALLS, 99)
+    items.reset()
+    with torch.no_grad():
+        wanted = torch.stack([module(x).clone() for x in calls]).numpy()
+    items.reset()
+    least = decibels(wanted, torch.stack(_simulated(items, calls)).numpy())
+    program = q8.quantize(module, (calls[0],), items, progress=False)
+    session = q8.Session(q8.compile(program), "reference")
+    ours = decibels(wanted, np.stack([session(x.numpy()) for x in calls]))
+    assert least is not None
+    assert ours is not None
+    assert least - (1 if length == CALLS else 6) < ours, (least, ours)
