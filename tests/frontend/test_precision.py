@@ -78,6 +78,13 @@ def _messages(m: Any, x: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, targets, shares[:, None] * found)
 
 
+def _factorization(m: Any, x: Tensor) -> Tensor:
+    """The products of all pairs of rows, and a network of them."""
+    rows = m.table(x)
+    pairs = (rows.sum(1).square() - rows.square().sum(1)).sum(-1, keepdim=True)
+    return torch.sigmoid(0.05 * pairs + m.head(rows.flatten(1)))
+
+
 def _norms(m: Any, x: Tensor) -> Any:
     return sum(head(F.layer_norm(x * x.mean(-1, True).cos(), (12,))) for head in m.heads)
 
@@ -134,6 +141,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
         ),
         lambda s: torch.randint(0, 64, (2, 32), generator=torch.Generator().manual_seed(s)),
     ),
+    "pairs of rows of a table": (
+        lambda: Plain(_factorization, table=nn.Embedding(64, 16), head=_heads(96, 1)),
+        lambda s: torch.randint(0, 64, (8, 6), generator=torch.Generator().manual_seed(s)),
+    ),
     "buckets": (
         lambda: Plain(
             lambda m, x: m.head(m.table(torch.bucketize(x, torch.linspace(-2, 2, 32)))),
@@ -169,6 +180,25 @@ def test_no_network_is_below_the_yardstick(name: str, vulkan: Device) -> None:
     else:
         ratio = decibels(found["auto"], y)
         assert ratio is None or ratio > least
+
+
+def test_a_table_of_16_bits_is_an_embedding_of_its_own(tmp_path: Path, vulkan: Device) -> None:
+    """Rows of an odd number of elements, from a file; a linear that has the table as its weight reads it in int8."""
+    torch.manual_seed(0)
+    table = nn.Embedding(31, 17)
+    module = Plain(lambda m, x: F.linear(m.table(x) * m.table(x + 1), m.table.weight), table=table).eval()
+    ids = torch.arange(0, 30, 3).reshape(1, -1)
+    model = q8.compile(_quantized(module, [ids, ids + 1], "int16"))
+    assert any("reads a table of int16" in note for note in model.report().notes)
+    dtypes = {str(model.graph.types[node.inputs[0]].dtype) for node in model.graph.nodes if node.op == "embedding"}
+    assert dtypes == {"int16"}
+    model.save(tmp_path / "table.q8ta")
+    with q8.Session(q8.load(tmp_path / "table.q8ta"), vulkan) as session:
+        found = session(ids.numpy())
+    np.testing.assert_array_equal(found, q8.Session(model, "reference")(ids.numpy()))
+    wanted = module(ids).detach().numpy()
+    int8 = q8.Session(q8.compile(_quantized(module, [ids, ids + 1], "int8")), "reference")(ids.numpy())
+    assert (decibels(wanted, found) or 0.0) > (decibels(wanted, int8) or 0.0) + 2
 
 
 def test_fewer_parts_are_tried_of_a_large_network(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,9 @@ class Precisions:
             return value if (node, "others") in chosen else shares_of_255(value)
 
         def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
-            finer = (node, "products") in chosen and self.storage.transforms(reader)
+            finer = ((node, "products") in chosen and self.storage.transforms(reader)) or (
+                (node, "others") in chosen and self.storage.looks_up(reader)
+            )
             return value if finer else self._weight(node, value, reader)
 
         self._simulated[given] = self._noise_by_ranges(views, weight, shares)

@@ -57,6 +57,11 @@ class Step:
         return self.width == "float32" and self.reading[1] != "steps"
 
     @property
+    def is_table(self) -> bool:
+        """Whether the value is a table of embeddings."""
+        return isinstance(self.reading[0], Node) and self.reading[0].op == "call_module" and self.reading[1] == "others"
+
+    @property
     def note(self) -> str:
         """What is stored, why and for what, for the report."""
         stored, role = self.reading
@@ -64,9 +69,11 @@ class Step:
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
         if isinstance(stored, Node) and role == "products":
             made, how = next(iter(stored.users)), "reads weights of 16 bits"
+        if self.is_table:
+            made, how = next(iter(stored.users)), "reads a table of int16"
         why = self.why or f"since 8 bits are too few; alone they would leave {decibels(self.noise):.1f} dB"
-        source = source_of(made)
-        return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to move" + (f" ({source})" if source else "")
+        source, what = source_of(made), "store" if self.is_table else "move"
+        return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to {what}" + (f" ({source})" if source else "")
 
 
 def always(storage: Storage) -> list[Step]:
