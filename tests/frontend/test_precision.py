@@ -348,6 +348,20 @@ def _graph(module: nn.Module, *inputs: Tensor) -> GraphModule:
     return graph
 
 
+@pytest.mark.parametrize("curve", [torch.tanh, torch.exp])
+def test_noise_is_not_allowed_since_a_rare_input_is_clipped(curve: Callable[[Tensor], Tensor]) -> None:
+    """One row of the first item, which is simulated, is beyond all others, whose ranges the yardstick has."""
+    torch.manual_seed(0)
+    heads = {"head": nn.Linear(16, 8), "gate": nn.Linear(16, 8)}
+    module = Plain(lambda m, x: curve(m.head(x)) * curve(m.gate(x)), **heads).eval()
+    batches, others = ([data(8, 16, seed=s).clamp(-1, 1) for s in range(20 * n, 20 * n + 20)] for n in range(2))
+    batches[0][0] *= 1.3
+    simulated, session = yardstick(module, batches), q8.Session(q8.compile(_quantized(module, batches)), "reference")
+    wanted = torch.cat([module(x) for x in others]).detach().numpy()
+    least = decibels(wanted, torch.cat([simulated(x) for x in others]).numpy()) or 120.0
+    assert (decibels(wanted, np.concatenate([session(x.numpy()) for x in others])) or 120.0) > least - WITHIN
+
+
 @pytest.mark.parametrize(("count", "ranges"), [(11, 1), (12, 2), (67, 2), (68, 1)])
 def test_ranges_of_few_inputs_are_tried_with_and_without_those_that_are_simulated(count: int, ranges: int) -> None:
     """As a gate or a place that has one number for an input, which others exceed: of many inputs they do not."""

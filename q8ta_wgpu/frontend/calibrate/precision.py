@@ -58,6 +58,9 @@ _SOME, _LEAST = 8, 64
 """Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
 count: of fewer than that, other inputs exceed the ranges."""
 
+_MOSTLY = 2.0
+"""How much more noise the yardstick has with ranges of other inputs where most of it is what they clip."""
+
 _LARGE = 4e9
 """What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
 the random signs and one kind of ranges."""
@@ -171,12 +174,17 @@ class Precisions:
         self._large = self._traffic > _LARGE
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
+        self._rounders: list[Rounder] = []
         self._clip((), True)
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
         self.floats = self._outputs(self._watched, _same, _same)
         self.yardstick = self._noise_of_yardstick()
+        if self._reaches_further():
+            self._ranges = [*self._ranges, {}]
+            self._clip(self.storage.stored, True)
+            self.yardstick = self._noise_of_yardstick()
         self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
         self._always = [*always(self.storage), *rows]
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
@@ -268,6 +276,16 @@ class Precisions:
         found = needs(self.storage, self.rounder, self.items, outputs)
         self._clip([stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found)], False)
         return list(map(min, clipped, whole, self._noise_of_sums()))
+
+    def _reaches_further(self) -> bool:
+        """Whether what is simulated reaches so much further than all other inputs that the yardstick's noise is mostly
+        that. Then its own ranges count, too: else other noise as large would be left."""
+        if self._large or not self._ranges[-1]:
+            return False
+        rounders, self._rounders = self._rounders, [Rounder({}, self._weights)]
+        own = self._noise_of_sums()
+        self._rounders, self.rounder = rounders, rounders[-1]
+        return any(found > _MOSTLY * left for found, left in zip(self.yardstick, own, strict=True))
 
     def _clip(self, values: Iterable[Stored], clips: bool) -> None:
         """Lets the ranges of these clip, or not."""
