@@ -85,6 +85,18 @@ def _factorization(m: Any, x: Tensor) -> Tensor:
     return torch.sigmoid(0.05 * pairs + m.head(rows.flatten(1)))
 
 
+def _shares(m: Any, x: Tensor) -> Tensor:
+    """Of two powers each, of which both may be nearly nothing."""
+    first, second = (6 * x).exp().chunk(2, -1)
+    found: Tensor = m.head(first / (first + second))
+    return found
+
+
+def _powers(seed: int) -> Tensor:
+    """From e^-9 to e^9; the first ones, which are simulated, from e^5."""
+    return data(4, 32, seed=seed).clamp(-1.5 if seed > 1 else 0.9, 1.5)
+
+
 def _norms(m: Any, x: Tensor) -> Any:
     return sum(head(F.layer_norm(x * x.mean(-1, True).cos(), (12,))) for head in m.heads)
 
@@ -144,6 +156,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "pairs of rows of a table": (
         lambda: Plain(_factorization, table=nn.Embedding(64, 16), head=_heads(96, 1)),
         lambda s: torch.randint(0, 64, (8, 6), generator=torch.Generator().manual_seed(s)),
+    ),
+    "shares of next to nothing": (
+        lambda: Plain(_shares, head=nn.Linear(16, 16)),
+        _powers,
     ),
     "buckets": (
         lambda: Plain(
