@@ -1,4 +1,4 @@
-"""Fuses the gather of rows from a quantized table, 8 or 4 bits with a scale per row, into an embedding."""
+"""Fuses the gather of rows from a quantized table, of 16, 8 or 4 bits with a scale per row, into an embedding."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def fuse_embedding(graph: Graph) -> None:
 
 
 def _stored(graph: Graph, values: str) -> str | None:
-    """The name of a table's rows as an embedding reads them; None where it is no matrix of 8 or 4 bits."""
+    """The name of a table's rows as an embedding reads them, int16 as 4 bits where they are; None where it is no
+    matrix."""
     table = graph.constants[values]
-    if table.ndim != 2 or table.dtype == np.int8:
-        return values if table.ndim == 2 else None
-    packed = bits.pack(table, whole=True)
-    return None if packed is None else graph.add_constant(f"{values}.bits", packed)
+    if table.ndim != 2:
+        return None
+    packed = bits.pack(table, whole=True) if table.dtype == np.int16 else None
+    return values if packed is None else graph.add_constant(f"{values}.bits", packed)

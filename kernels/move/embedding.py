@@ -1,4 +1,5 @@
-"""embedding: rows of a table at computed indices, int8 or of 4 bits with a scale for each row, as float32 numbers."""
+"""embedding: rows of a table at computed indices, int8, int16 or of 4 bits with a scale for each row, as float32
+numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import bits
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand
@@ -35,8 +36,10 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _source(call: Call) -> tuple[str, ...]:
-    of_bits = ("element_of=element_of_bits",) if len(call.inputs[0].shape) == 3 else ()
-    return "embedding", "map", f"place_within=place_{call.inputs[2].dtype}", *of_bits
+    rows = call.inputs[0]
+    stored = "bits" if len(rows.shape) == 3 else "int16" if rows.dtype == INT16 else ""
+    element = (f"element_of=element_of_{stored}",) if stored else ()
+    return "embedding", "map", f"place_within=place_{call.inputs[2].dtype}", *element
 
 
 def _params(call: Call) -> Params:
@@ -49,7 +52,7 @@ OPS = (
     Op(
         name="embedding",
         operands=(
-            Operand("rows", constant=True, dtypes=(INT8,)),
+            Operand("rows", constant=True, dtypes=(INT8, INT16)),
             Operand("scale", constant=True, valid=valid.finite(1)),
             Operand("place", dtypes=(INT32, FLOAT32)),
         ),

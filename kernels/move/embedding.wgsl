@@ -9,6 +9,11 @@ fn element_of(row: u32, column: u32) -> i32 {
   return lane(rows[at / 4u], at % 4u);
 }
 
+fn element_of_int16(row: u32, column: u32) -> i32 {
+  let at = row * params.width + column;
+  return extractBits(i32(rows[at / 2u]), at % 2u * 16u, 16u);
+}
+
 // Of rows of 4 bits: each group's factor, then two numbers a byte (q8ta_wgpu/ir/bits.py).
 fn element_of_bits(row: u32, column: u32) -> i32 {
   let group = 2u * (params.group_bytes - 1u);

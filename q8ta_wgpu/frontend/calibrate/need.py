@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
+from torch.nn import functional as F
 
 from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
+from q8ta_wgpu.frontend.nodes import constant
 
 SIGNS = 4
 """Vectors of random signs for each item, where nothing else is asked for."""
@@ -27,8 +29,8 @@ _AT_ONCE = 1 << 16
 """Products that are summed in float32 before they are added to the others in float64."""
 
 Reading = tuple[Stored | Node, Role]
-"""A stored value, the softmax of an attention or the observer's call of a transform's weights, and the role in which it
-is read."""
+"""A stored value, the softmax of an attention or the observer's call of a transform's weights or of a table, and the
+role in which it is read."""
 
 
 def needs(
@@ -86,7 +88,7 @@ class _Traced:
 
     def __init__(self, storage: Storage, rounders: Sequence[Rounder]) -> None:
         self.storage, self._rounders = storage, rounders
-        self.run = Run(storage, self._view, self._weight, self._share)
+        self.run = Run(storage, self._view, self._weight, self._share, self._looked_up)
         self._first: list[Tensor] = []
         self._changes: dict[Reading, list[float]] = defaultdict(lambda: [0.0] * len(rounders))
 
@@ -119,6 +121,17 @@ class _Traced:
             self._first.append(known)
             return self._noted((node, "products"), known, error)
         return known
+
+    def _looked_up(self, node: Node, rows: Tensor, places: Tensor) -> Tensor:
+        """Rows of a table, whose errors are noted here: a gradient of the table would be as large as that."""
+        if len(self._rounders) > 1:
+            return rows
+        (table,) = (source for source in node.all_input_nodes if source in self.storage.weights)
+        known = constant(self.storage.module, table.all_input_nodes[0]).detach()
+        error = F.embedding(places, self._rounders[0].weight(table, known, self.storage.weights[table])) - rows
+        rows.requires_grad_()
+        self._first.append(rows)
+        return self._noted((table, "others"), rows, error)
 
     def _share(self, node: Node, shares: Tensor) -> Tensor:
         if len(self._rounders) > 1:

@@ -62,6 +62,9 @@ _SOME, _LEAST = 8, 64
 """Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
 count: of fewer than that, other inputs exceed the ranges."""
 
+_MOSTLY = 2.0
+"""How much more noise the yardstick has with ranges of other inputs where most of it is what they clip."""
+
 _LARGE = 4e9
 """What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
 the random signs and one kind of ranges."""
@@ -192,6 +195,10 @@ class Precisions:
         self.calls = Calls(back.items, len(states_of(observed)), exact)
         self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
+        if self._reaches_further():
+            self._ranges = [*self._ranges, {}]
+            self._clip_all_but(())
+            self.yardstick = self._noise_of_yardstick()
         self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
         lasting = itertools.compress(states_of(observed), self.calls.lasting)
         self._kept = kept(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
@@ -256,7 +263,9 @@ class Precisions:
             return value if (node, "others") in chosen else shares_of_255(value)
 
         def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
-            finer = (node, "products") in chosen and self.storage.transforms(reader)
+            finer = ((node, "products") in chosen and self.storage.transforms(reader)) or (
+                (node, "others") in chosen and self.storage.looks_up(reader)
+            )
             return value if finer else self._weight(node, value, reader)
 
         self._simulated[given] = self._noise_by_ranges(views, weight, shares)
@@ -286,11 +295,21 @@ class Precisions:
         self._clip_all_but(stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found))
         return list(map(min, clipped, whole, self._noise_of_sums()))
 
+    def _reaches_further(self) -> bool:
+        """Whether what is simulated reaches so much further than all other inputs that the yardstick's noise is mostly
+        that. Then its own ranges count, too: else other noise as large would be left."""
+        if self._large or not self._ranges[-1]:
+            return False
+        rounders, self._rounders = self._rounders, [Rounder({}, self._weights, self.rounder.whole)]
+        own = self._noise_of_sums()
+        self._rounders, self.rounder = rounders, rounders[-1]
+        return any(found > _MOSTLY * left for found, left in zip(self.yardstick, own, strict=True))
+
     def _clip_all_but(self, values: Iterable[Stored]) -> None:
         """Lets the ranges of all values but these clip."""
         whole = frozenset(values)
         self._rounders = [Rounder(known, self._weights, whole) for known in self._ranges]
-        self.rounder = self._rounders[-1]
+        self.rounder: Rounder = self._rounders[-1]
         for stored in self.storage.stored:
             self.rounder.let_clip(stored)
 

@@ -94,6 +94,16 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
     return _spec(observer, dtype=torch.int8, **ends, qscheme=torch.per_channel_symmetric, ch_axis=channels)
 
 
+def wide_rows(weight: torch.Tensor) -> PerChannelWeightObserver:
+    """An observer for int16 of a table, with a scale for each of its rows, that met it."""
+    ends = {"quant_min": -(2**15 - 1), "quant_max": 2**15 - 1}
+    observer = PerChannelWeightObserver(
+        dtype=torch.int16, **ends, qscheme=torch.per_channel_symmetric, ch_axis=0, eps=torch.finfo(torch.float32).tiny
+    )
+    observer(weight)
+    return observer
+
+
 def groups(group: int, channels: int) -> QuantizationSpec:
     """4 bits with a scale for each output, which are along `channels`, and a factor for each group of inputs."""
     observer = PerChannelGroupObserver.with_args(group=group, eps=EPS)

@@ -151,6 +151,11 @@ class Storage:
         """Whether a call is a transform of a stored value by rounded weights, and reads nothing else."""
         return is_transform(node) and all(n in self.values or n in self.weights for n in node.all_input_nodes)
 
+    def looks_up(self, node: Node) -> bool:
+        """Whether a call takes rows of a table of 8 bits, which may have 16."""
+        found = node.all_input_nodes if node.target is torch.ops.aten.embedding.default else []
+        return bool(found) and not isinstance(self.weights.get(found[0]), PerChannelGroupObserver | None)
+
     def _steps_behind(self, node: Node) -> bool:
         """Whether a node takes steps, or something that does reads it with no weighted sum or product between."""
         if node not in self._steps:
@@ -202,6 +207,7 @@ class Run(InParts):
         views: (observer's call, value) -> what is read, by how it is read.
         weight: (observer's call, weight, what reads it) -> the weight that is computed with.
         shares: (softmax of an attention, its result) -> what is computed with.
+        rows: (embedding, its result, the indices) -> what is computed with; as it is where None.
     """
 
     def __init__(
@@ -210,9 +216,10 @@ class Run(InParts):
         views: Callable[[Node, Tensor], Views],
         weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
+        rows: Callable[[Node, Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__(storage.module)
-        self.storage, self._views, self._weight, self._shares = storage, views, weight, shares
+        self.storage, self._views, self._weight, self._shares, self._rows = storage, views, weight, shares, rows
 
     def run_node(self, n: Node) -> Any:
         """An observer gives what each reader reads, a watcher nothing."""
@@ -224,9 +231,12 @@ class Run(InParts):
         return super().run_node(n)
 
     def finished(self, n: Node, result: Any) -> Any:
-        """The shares of an attention as they are computed with, and parameters without gradients."""
+        """The shares of an attention and rows of a table as they are computed with, and parameters without
+        gradients."""
         if n.op == "get_attr":
             return result.detach()
+        if self._rows is not None and self.storage.looks_up(n):
+            return self._rows(n, result, self.env[n.all_input_nodes[1]])
         return self._shares(n, result) if n in self.storage.attention else result
 
     def map_nodes_to_values(self, args: Any, n: Node) -> Any:
@@ -273,6 +283,9 @@ class Rounder:
         known: scales and zero points that count instead of what an observer has now, as of `known_scales`.
         weights: rounded ones, which rounders may share.
         whole: values whose ranges clip nothing.
+
+    Attributes:
+        whole: the same.
     """
 
     def __init__(
@@ -281,7 +294,7 @@ class Rounder:
         weights: dict[Node, tuple[Tensor, Tensor]],
         whole: frozenset[Stored] = frozenset(),
     ) -> None:
-        self._known, self._whole = known, whole
+        self._known, self.whole = known, whole
         self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
         self._weights = weights
 
@@ -300,7 +313,7 @@ class Rounder:
         """Lets the range of a value clip, or not; returns whether it may."""
         if not isinstance(stored.observer, RangeObserver):
             return True
-        stored.observer.clips = stored not in self._whole
+        stored.observer.clips = stored not in self.whole
         return stored.observer.clips
 
     def rounded(self, stored: Stored, value: Tensor, width: Width) -> Tensor:

@@ -12,10 +12,10 @@ from torch.fx import Node
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.row_scales import operands
-from q8ta_wgpu.frontend.calibrate.simulate import Rounder, Storage, Stored, Width, decibels
+from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Storage, Stored, Width, decibels
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
-from q8ta_wgpu.frontend.nodes import is_in_attention, kind, source_of
-from q8ta_wgpu.ir.int8 import Moves, Recurrent, Rowwise, WeightedSum
+from q8ta_wgpu.frontend.nodes import is_in_attention, is_transform, kind, source_of
+from q8ta_wgpu.ir.int8 import Arithmetic, Moves, Recurrent, Rowwise, WeightedSum
 
 _MACS_A_BYTE = 8.0
 """Multiply-adds in the time in which a byte is moved, as in kernels/product/weighted.py."""
@@ -25,6 +25,15 @@ _PARTS = 8
 
 _FEW = 1000
 """Values of a result below which the next ones are likely to be larger than all of them."""
+
+_NEAR = 32
+"""Steps of int16 from zero up to which a divisor is near it: its largest is 512 times its smallest or more, and other
+inputs come nearer."""
+
+_DIVIDES = {"aten.div.Tensor": 1, "aten.reciprocal.default": 0, "aten.rsqrt.default": 0}
+"""Operators that divide, and which argument they divide by."""
+
+_ROOT = "aten.sqrt.default"
 
 NOTHING = 0.01
 """Of what a network moves and computes, which nobody notices."""
@@ -57,6 +66,11 @@ class Step:
         return self.width == "float32" and self.reading[1] != "steps"
 
     @property
+    def is_table(self) -> bool:
+        """Whether the value is a table of embeddings."""
+        return isinstance(self.reading[0], Node) and self.reading[0].op == "call_module" and self.reading[1] == "others"
+
+    @property
     def note(self) -> str:
         """What is stored, why and for what, for the report."""
         stored, role = self.reading
@@ -64,9 +78,11 @@ class Step:
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
         if isinstance(stored, Node) and role == "products":
             made, how = next(iter(stored.users)), "reads weights of 16 bits"
+        if self.is_table:
+            made, how = next(iter(stored.users)), "reads a table of int16"
         why = self.why or f"since 8 bits are too few; alone they would leave {decibels(self.noise):.1f} dB"
-        source = source_of(made)
-        return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to move" + (f" ({source})" if source else "")
+        source, what = source_of(made), "store" if self.is_table else "move"
+        return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to {what}" + (f" ({source})" if source else "")
 
 
 def always(storage: Storage) -> list[Step]:
@@ -86,7 +102,43 @@ def always(storage: Storage) -> list[Step]:
         if why:
             reading: Reading = (stored, "others")
             found.append(Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why))
-    return found
+    return [*found, *_divisors(storage)]
+
+
+def _divisors(storage: Storage) -> list[Step]:
+    """Divisors that come near zero, and what they are sums of, of which the dividend may be one: not rounded, since
+    what counts of their error is its share of themselves."""
+    by = (node.args[_DIVIDES[str(node.target)]] for node in storage.module.graph.nodes if str(node.target) in _DIVIDES)
+    read = (storage.values[node] for node in by if isinstance(node, Node) and node in storage.values)
+    found = dict.fromkeys(stored for stored in read if _is_near_zero(stored))
+    for stored in (waiting := list(found)):
+        new = [part for part in _made_of(storage, stored) if part not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    roles: tuple[Role, ...] = ("products", "others")
+    readings: list[Reading] = [(stored, role) for stored in found for role in roles if stored.readers(role)]
+    why = "since what is divided by comes near zero"
+    return [Step(reading, "float32", 0.0, math.inf, _cost(reading, "float32"), why) for reading in readings]
+
+
+def _is_near_zero(stored: Stored) -> bool:
+    """Whether the smallest of values that have one sign are few steps of int16."""
+    least = max(float(stored.observer.min_val), -float(stored.observer.max_val))
+    return 0 < least < _NEAR * float(stored.wide.calculate_qparams()[0])
+
+
+def _made_of(storage: Storage, stored: Stored) -> list[Stored]:
+    """What a value is the sum, the product, a copy or the root of, where that is not below zero: then its error is as
+    large a share of it as theirs are of them."""
+    found: dict[Stored, None] = {}
+    for made in (waiting := [stored.value(node) for node in stored.nodes]):
+        keeps = isinstance(kind(made), Arithmetic | Moves) or is_transform(made) or str(made.target) == _ROOT
+        for node in made.all_input_nodes if keeps else ():
+            if node in storage.values:
+                found[storage.values[node]] = None
+            elif node.op == "call_function" and node not in waiting:
+                waiting.append(node)
+    return [part for part in found if float(part.observer.min_val) >= 0]
 
 
 def kept(storage: Storage, nodes: Iterable[Node]) -> list[Step]:

@@ -18,10 +18,12 @@ from q8ta_wgpu.frontend.nodes import constant
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
-    """Gives each role of a value an observer of its width, or none, and transforms finer weights."""
+    """Gives each role of a value an observer of its width, or none, and transforms and embeddings finer weights."""
     for node in storage.weights:
         if (node, "products") in chosen:
             _add_finer_weights(module, storage, node)
+        if (node, "others") in chosen:
+            _widen_table(module, storage, node)
     for stored in storage.stored:
         widths = {role: chosen[stored, role] for role in ROLES if (stored, role) in chosen}
         if widths:
@@ -53,6 +55,17 @@ def _store_shares(module: GraphModule, softmax: Node) -> None:
     shares = call_module(module, users[0], f"_wide_{users[0].name}", observer, softmax)
     for user in users:
         user.replace_input_with(softmax, shares)
+
+
+def _widen_table(module: GraphModule, storage: Storage, node: Node) -> None:
+    """Lets embeddings read a table of int16; other readers of it read what they did."""
+    (table,) = node.all_input_nodes
+    observer = scheme.wide_rows(constant(module, table).detach())
+    wide = call_module(module, node, f"_wide_{node.name}", observer, table)
+    for user in filter(storage.looks_up, list(node.users)):
+        user.replace_input_with(node, wide)
+    if not node.users:
+        module.graph.erase_node(node)
 
 
 def _add_finer_weights(module: GraphModule, storage: Storage, node: Node) -> None:
