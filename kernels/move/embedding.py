@@ -1,4 +1,5 @@
-"""embedding: rows of a table at computed indices, int8 or of 4 bits with a scale for each row, as float32 numbers."""
+"""embedding: rows of a table of int8, or of 4 bits, at computed indices. Each row has a scale; the result is
+float32."""
 
 from __future__ import annotations
 
@@ -17,26 +18,26 @@ from q8ta_wgpu.kernels.move.gather import rows_at
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    rows, scale, place = (t.shape for t in types)
+    rows, scale, indices = (t.shape for t in types)
     if len(rows) == 3:
         rows = bits.check(rows, rows[1] * bits.group_of(rows))
-    if len(rows) != 2 or scale != rows[:1] or len(place) != 2 or place[1] != 1:
+    if len(rows) != 2 or scale != rows[:1] or len(indices) != 2 or indices[1] != 1:
         raise GraphError(
-            f"embedding needs a table, a scale a row and a column of indices, found {rows}, {scale}, {place}"
+            f"embedding needs a table, a scale for each row and a column of indices, found {rows}, {scale}, {indices}"
         )
-    return (place[0], rows[1]), FLOAT32
+    return (indices[0], rows[1]), FLOAT32
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    rows, scale, place = arrays
+    rows, scale, indices = arrays
     rows = bits.values(rows, call.output.shape[1]) if rows.ndim == 3 else rows
-    found = rows_at(place[:, 0], len(rows))
+    found = rows_at(indices[:, 0], len(rows))
     return rows[found].astype(np.float32) * scale[found, None]
 
 
 def _source(call: Call) -> tuple[str, ...]:
     of_bits = ("element_of=element_of_bits",) if len(call.inputs[0].shape) == 3 else ()
-    return "embedding", "map", f"place_within=place_{call.inputs[2].dtype}", *of_bits
+    return "embedding", "map", f"index_within=index_{call.inputs[2].dtype}", *of_bits
 
 
 def _params(call: Call) -> Params:
@@ -51,7 +52,7 @@ OPS = (
         operands=(
             Operand("rows", constant=True, dtypes=(INT8,)),
             Operand("scale", constant=True, valid=valid.finite(1)),
-            Operand("place", dtypes=(INT32, FLOAT32)),
+            Operand("indices", dtypes=(INT32, FLOAT32)),
         ),
         infer=_infer,
         reference=_reference,

@@ -70,13 +70,13 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
     """What to add to the scores; of constant bools, and for a causal attention, a new constant."""
     given = arguments.get("attn_mask")
     if arguments.get("is_causal"):
-        takes_part = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
+        unmasked = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
     elif given is None or given.meta["val"].is_floating_point():
         return given if isinstance(given, Node) else None
     elif is_constant(given):
-        takes_part = constant(module, given)
+        unmasked = constant(module, given)
     else:  # bools that are known when the network runs: PyTorch makes numbers of them
         value = scores.meta["val"].new_zeros(given.meta["val"].shape)
         return editor.call(node, _aten.where.Scalar, given, 0.0, MASKED, value=value)
-    mask = torch.zeros(takes_part.shape, dtype=torch.float32).masked_fill(~takes_part, MASKED)
+    mask = torch.zeros(unmasked.shape, dtype=torch.float32).masked_fill(~unmasked, MASKED)
     return editor.new_constant(module, node, f"_mask_{node.name}", mask)

@@ -96,7 +96,7 @@ def meant(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
         return "aten.where.self", _chosen(node, args)
     if name == "aten.max_pool2d_with_indices.default":
-        return name, {**args, "places": any(user.args[1] == 1 for user in node.users)}
+        return name, {**args, "indices": any(user.args[1] == 1 for user in node.users)}
     if name == "aten.max_unpool2d.default":
         return name, {**args, "kernel": _window_of(node)}
     if is_recurrent(node):

@@ -241,7 +241,7 @@ class Walk(GraphBuilder):
             raise RefusedError("this operator is not supported")
         if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
             numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
-            args |= {"attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
+            args |= {"attn_mask": self.aten("aten.where.self", numbers), "is_unmasked": args["attn_mask"]}
         if not isinstance(kind(node), Moves | Monotonic):
             args = {key: self._number(value) for key, value in args.items()}
         name, args = meant(node, self._integers(node, args))
