@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.channels import Channels, axis_of, channels_of
-from q8ta_wgpu.frontend.export.editor import give, tensors_of
+from q8ta_wgpu.frontend.export.editor import set_constants, tensors_of
 from q8ta_wgpu.frontend.export.norms import by_input, by_output
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import (
@@ -143,7 +143,7 @@ def _apply(model: GraphModule, one: Channels, factor: Tensor, middle: Tensor) ->
     changed = {"weight": by_output(one.source, tensors.get("weight", torch.ones_like(factor)), 1 / factor)}
     if "bias" in tensors or one.shifts:
         changed["bias"] = (tensors.get("bias", 0.0) - middle) / factor
-    give(model, one.source, changed)
+    set_constants(model, one.source, changed)
 
 
 def _take_back(model: GraphModule, node: Node, factor: Tensor, middle: Tensor) -> None:
@@ -151,11 +151,11 @@ def _take_back(model: GraphModule, node: Node, factor: Tensor, middle: Tensor) -
     tensors = tensors_of(model, node)
     if normalizes(node):
         mean = (tensors["running_mean"] - middle) / factor
-        give(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
+        set_constants(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
         return
     weight = tensors["weight"]
     changed = {"weight": by_input(node, weight, factor)}
     if middle.any():
         added = by_input(node, weight, middle).reshape(len(weight), -1).sum(1)
         changed["bias"] = tensors.get("bias", 0.0) + added
-    give(model, node, changed)
+    set_constants(model, node, changed)
