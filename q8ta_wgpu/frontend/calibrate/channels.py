@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.norms import is_known
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.frontend.moves import along, moved, moves, places_along, result_of
+from q8ta_wgpu.frontend.moves import along, indices_along, moved, moves, result_of
 from q8ta_wgpu.frontend.nodes import (
     convolves,
     is_constant,
@@ -109,7 +109,7 @@ def _follow(source: Node, whole: Callable[[], Collection[str]]) -> Channels | No
     """All that reads a node's channels; None where nothing takes any of them back."""
     shape = sizes_of(source)
     axis = axis_of(source) % len(shape)
-    waiting = [(source, places_along(shape, axis))]
+    waiting = [(source, indices_along(shape, axis))]
     followed = Channels(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool), whole)
     while waiting and not followed.fixed[1:].all():
         value, places = waiting.pop()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import set_constants, tensors_of
-from q8ta_wgpu.frontend.moves import along, moved, moves, places_along
+from q8ta_wgpu.frontend.moves import along, indices_along, moved, moves
 from q8ta_wgpu.frontend.nodes import (
     constant,
     convolves,
@@ -53,7 +53,7 @@ def _sum_before(norm: Node) -> Node | None:
     if not is_weighted(weighted) or not is_known(weighted):
         return None
     shape, axis = sizes_of(weighted), _channel(weighted)
-    value, axes = weighted, places_along(shape, axis)
+    value, axes = weighted, indices_along(shape, axis)
     for call in reversed(between):
         ((value, axes),) = moved(call, value, axes)
     found = along(axes, 1)
