@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import COARSE, powers
-from q8ta_wgpu.kernels.attention.sizes import WALKS
+from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Stage
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
@@ -83,11 +83,11 @@ def product(a: Shape, b: Shape) -> Graph:
 def attention(batch: int, heads: int, tokens: int, depth: int) -> Graph:
     """Attention with queries, keys and values side by side in the result of one linear."""
     row = 3 * heads * depth
-    walks = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(WALKS)}
+    strides = {name: (i * heads * depth, tokens * row, depth, row) for i, name in enumerate(STRIDES)}
     multipliers = {"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * depth**0.5))), "multiplier": 2.0**-23}
     attrs = {
         "sizes": (batch, heads, tokens, tokens, depth, depth, heads),
-        **walks,
+        **strides,
         **multipliers,
         "even": False,
         "lo": -128,

@@ -12,7 +12,7 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, SMALLEST_SCALE, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
-from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
+from q8ta_wgpu.kernels.attention.sizes import STRIDES, sizes_of
 from q8ta_wgpu.passes.operands import factor_of, int8_behind, transposed, unscaled
 from q8ta_wgpu.passes.plan.attention import scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
@@ -131,7 +131,7 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
     mask = None if found.mask is None else predicate(rewriter, quantize, *found.mask, MASKS_FROM)
     more = names if mask is None or mask.name is None else (*names, mask.name)
     even = mask is not None and mask.even
-    attrs = {**numbers, "even": even, "lo": lo, "hi": hi, "sizes": (), **dict.fromkeys(WALKS, ())}
+    attrs = {**numbers, "even": even, "lo": lo, "hi": hi, "sizes": (), **dict.fromkeys(STRIDES, ())}
     types: tuple[TensorType, ...] = (queries, keys, values, *(graph.types[name] for name in more))
     try:
         shape, _ = q8ta_attention.check(types, attrs)

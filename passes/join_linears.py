@@ -20,7 +20,7 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import PART_ALIGNMENT
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
+from q8ta_wgpu.kernels.attention.sizes import STRIDES, sizes_of
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.move.view import LEFT
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -47,7 +47,7 @@ def join_projections(graph: Graph, target: Target) -> None:
     rewriter, steps = Rewriter(graph), {node.output: step for step, node in enumerate(graph.nodes)}
     for node in rewriter.nodes():
         if node.op == "q8ta_attention" and node.attrs["sizes"]:
-            operands = sorted(set(node.inputs[: len(WALKS)]) & set(steps), key=steps.__getitem__)
+            operands = sorted(set(node.inputs[: len(STRIDES)]) & set(steps), key=steps.__getitem__)
             for nodes in _alike(graph, filter(None, map(rewriter.only_producer, operands))):
                 if _fit(graph, nodes, target) and _in_rows(graph, node, nodes):
                     _read_joint(rewriter, node, nodes)
@@ -146,10 +146,10 @@ def _in_rows(graph: Graph, attention: Node, nodes: Sequence[Node]) -> bool:
     """Whether all steps but whole rows stay within a row of each linear, and the results begin at whole words."""
     outputs = {node.output: graph.types[node.output].shape[-1] for node in nodes}
     types = [graph.types[name] for name in attention.inputs]
-    for name, walk, shape in zip(attention.inputs, WALKS, sizes_of(types, attention.attrs).operands, strict=False):
+    for name, strides, shape in zip(attention.inputs, STRIDES, sizes_of(types, attention.attrs).operands, strict=False):
         if name not in outputs:
             continue
-        (offset, *steps), n = attention.attrs[walk], outputs[name]
+        (offset, *steps), n = attention.attrs[strides], outputs[name]
         last = offset % n + sum((count - 1) * (step % n) for count, step in zip(shape, steps, strict=False))
         if last + shape[-1] > n or n % WORD:
             return False
@@ -166,11 +166,11 @@ def _read_joint(rewriter: Rewriter, attention: Node, nodes: Sequence[Node]) -> N
     for node, end in zip(nodes, ends, strict=True):
         n, to = graph.types[node.output].shape[-1], replace(t, q=_unscaled(graph.types[node.output]))
         view = rewriter.insert(attention, "view", (joint,), {"shape": [LEFT] * len(t.shape)}, to, f"{node.output}.part")
-        for position, walk in enumerate(WALKS):
+        for position, strides in enumerate(STRIDES):
             if attention.inputs[position] == node.output:
                 inputs[position] = view
-                offset, *steps = (at // n * total + at % n for at in attrs[walk])
-                attrs[walk] = (offset + end - n, *steps)
+                offset, *steps = (at // n * total + at % n for at in attrs[strides])
+                attrs[strides] = (offset + end - n, *steps)
     rewriter.replace(attention, Node(attention.op, tuple(inputs), attention.output, attrs, attention.source))
 
 

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import without_repeats
-from q8ta_wgpu.kernels.attention.sizes import WALKS, sizes_of
+from q8ta_wgpu.kernels.attention.sizes import STRIDES, sizes_of
 from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -39,14 +39,14 @@ class _StridedView:
     offset: int
     dims: tuple[tuple[Digit, ...], ...]
 
-    def walk(self, lead: tuple[int, int], shared: int, matrix: Shape) -> tuple[int, ...] | None:
+    def strides(self, lead: tuple[int, int], shared: int, matrix: Shape) -> tuple[int, ...] | None:
         """(offset, steps between batches, heads and rows) of matrices (batch, heads, *matrix); None where a dimension
         has no single step. There are `shared` different heads, each repeated for as many heads in a row."""
         batch, heads = lead
         dims = _reshaped(self.digits(), (batch, shared, heads // shared, *matrix))
-        if dims is None or any(len(walk) > 1 for walk in dims):
+        if dims is None or any(len(dim) > 1 for dim in dims):
             return None
-        steps = [walk[0][1] if walk else 0 for walk in dims]
+        steps = [dim[0][1] if dim else 0 for dim in dims]
         return None if steps[2] or steps[4] != 1 else (self.offset, *steps[:2], steps[3])
 
     def digits(self, last: int | None = None) -> list[Digit]:
@@ -79,13 +79,13 @@ def _strided(rewriter: Rewriter, node: Node) -> Node | None:
     rows = ((found.queries, found.depth), (found.keys, found.depth), (found.keys, found.width))
     for shared in (lead[1] // k.repeats() or 1, lead[1]):
         counts = (lead[1], shared, shared)
-        walks = [view.walk(lead, n, row) for view, n, row in zip((q, k, v), counts, rows, strict=True)]
-        if None not in walks:
+        strides = [view.strides(lead, n, row) for view, n, row in zip((q, k, v), counts, rows, strict=True)]
+        if None not in strides:
             break
-    if None in walks or len(shape) not in (3, 4):
+    if None in strides or len(shape) not in (3, 4):
         return None
     all_sizes = (*lead, found.queries, found.keys, found.depth, found.width, shared)
-    attrs = {**node.attrs, "sizes": all_sizes, **dict(zip(WALKS, walks, strict=True))}
+    attrs = {**node.attrs, "sizes": all_sizes, **dict(zip(STRIDES, strides, strict=True))}
     inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead), *node.inputs[5:])
     placed = Node(node.op, inputs, node.output, attrs, node.source)
     try:

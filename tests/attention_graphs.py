@@ -11,8 +11,8 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, RANGES, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, NO_PART, powers
-from q8ta_wgpu.kernels.attention.sizes import WALKS
+from q8ta_wgpu.kernels.attention.attention import COARSE, EXCLUDED, FINE, powers
+from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.kernels.norm import softmax, softmax_int16
 from q8ta_wgpu.passes.lower import lower
 from tests import harness, op_graphs
@@ -27,7 +27,7 @@ class Chain:
             heads of keys and values that serve two of queries.
         sizes: batch, heads, queries, keys, depth, width.
         zeros: zero points of queries, keys, values and the result.
-        bias: shape of what is added to scores; with NO_PART above its diagonal, and everywhere in its first row.
+        bias: shape of what is added to scores; with EXCLUDED above its diagonal, and everywhere in its first row.
         mask: shape of bools that say what takes part, if any are given.
         fine: dtype of the result of one with weights of fourteen bits.
         even: whether rows of which the mask leaves nothing have equal shares.
@@ -88,7 +88,7 @@ class _Builder:
         precision, low = FINE if chain.fine else COARSE, out.range[0]
         fractions = arithmetic.fraction(out.dtype) - precision.reciprocal
         attrs = {
-            **{"even": chain.even, "lo": low, "hi": -low * 15 // 16, "sizes": (), **dict.fromkeys(WALKS, ())},
+            **{"even": chain.even, "lo": low, "hi": -low * 15 // 16, "sizes": (), **dict.fromkeys(STRIDES, ())},
             "score_multiplier": float(np.float32(precision.steps / (73.0**2 * depth**0.5))),
             "multiplier": float(np.float32(gain * 0.05 / out.scale * 2.0**fractions)),
         }
@@ -96,8 +96,8 @@ class _Builder:
         if bias.size > 1:
             bias[...] = self.rng.integers(-200, 200, bias.shape)
             later = np.triu(np.ones(bias.shape[2:], bool), 1 if bias.shape[2] > 1 else bias.shape[3] // 2)
-            bias[np.broadcast_to(later, bias.shape)] = NO_PART
-            bias[0, 0, 0] = NO_PART
+            bias[np.broadcast_to(later, bias.shape)] = EXCLUDED
+            bias[0, 0, 0] = EXCLUDED
         constants = (self.graph.add_constant("powers", powers(precision)), self.graph.add_constant("bias", bias))
         mask = (self.bools(chain.mask),) if chain.mask else ()
         return self.emit("q8ta_attention", (*operands, *constants, *mask), attrs, out)

@@ -152,7 +152,7 @@ def integer_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     for position, (name, array) in enumerate(inputs.items()):
         if INT32 in op.operand(position, case.attrs).dtypes:
             drawn = rng(op.name, case, position).integers(-9, 10, array.shape).astype(np.int32)
-            if op.operand(position, case.attrs).name != "place":
+            if op.operand(position, case.attrs).name != "indices":
                 drawn.reshape(-1)[:4] = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**30)])[: drawn.size]
             graph.types[name], inputs[name] = TensorType(array.shape, INT32), drawn
             graph.bounds[name] = -(2**31), 2**31 - 1

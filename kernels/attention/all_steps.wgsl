@@ -1,5 +1,5 @@
-// A block without a mask: all steps are work.
+// Without a mask, a block needs all steps.
 
-const STEPS = TURNS;
+const STEPS = STEPS_OF_KEYS;
 
-fn taken_steps(block: Block, local: u32) -> u32 { return STEPS; }
+fn needed_steps(block: Block, local: u32) -> u32 { return STEPS; }

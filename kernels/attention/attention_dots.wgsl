@@ -1,6 +1,6 @@
-// Attention by packed dot products. A thread makes four rows of four columns of either product, of the context GROUPS times.
-// Values are transposed while they are loaded, so that both products add up along words. A word's four columns lie far apart,
-// so that neighbouring threads read neighbouring rows.
+// Attention by packed dot products. A thread computes four rows of four columns of the scores, and GROUPS such tiles of
+// the context. Values are transposed while they are loaded, so that both products sum along words. The four columns of
+// a thread are stored far apart, so that neighbouring threads read neighbouring rows.
 
 const DEPTH_ROW = DEPTH + 4u;
 const KEYS_ROW = KEYS / 4u + 4u;
@@ -22,7 +22,7 @@ fn query_four(at: u32) -> vec4<u32> { return vec4<u32>(queries[at], queries[at +
 fn other_four(at: u32) -> vec4<u32> { return vec4<u32>(others[at], others[at + 1u], others[at + 2u], others[at + 3u]); }
 fn weight_four(at: u32) -> vec4<u32> { return vec4<u32>(weights[at], weights[at + 1u], weights[at + 2u], weights[at + 3u]); }
 
-fn keep_queries(block: Block, local: u32) {
+fn stage_queries(block: Block, local: u32) {
   for (var i = 0u; i < QUERY_LOADS; i++) {
     let item = local + i * THREADS;
     if (item < ROWS * DEPTH / 4u) {
@@ -36,9 +36,9 @@ fn keep_queries(block: Block, local: u32) {
   }
 }
 
-fn keep_key(item: u32, found: vec4<u32>) {
+fn stage_key(item: u32, found: vec4<u32>) {
   if (item < KEYS * DEPTH / 4u) {
-    let at = placed(item / (DEPTH / 4u), KEYS) * DEPTH_ROW + item % (DEPTH / 4u) * 4u;
+    let at = staged_row(item / (DEPTH / 4u), KEYS) * DEPTH_ROW + item % (DEPTH / 4u) * 4u;
     others[at] = found.x;
     others[at + 1u] = found.y;
     others[at + 2u] = found.z;
@@ -46,12 +46,12 @@ fn keep_key(item: u32, found: vec4<u32>) {
   }
 }
 
-// Where a row that is a column of a product lies.
-fn placed(n: u32, count: u32) -> u32 { return n % 4u * (count / 4u) + n / 4u; }
+// The index in workgroup memory of the row that holds column n of a product.
+fn staged_row(n: u32, count: u32) -> u32 { return n % 4u * (count / 4u) + n / 4u; }
 
-// --- values, transposed while they are loaded: a thread takes a word of four rows ---
+// --- values, transposed while they are loaded: a thread loads a word of each of four rows ---
 
-// Neighbouring threads take words beside and below each other: what either memory prefers, halfway.
+// Neighbouring threads load words beside and below each other, a compromise between memory and workgroup memory.
 fn value_word(item: u32) -> u32 { return item % 4u + item / 32u % (WIDTH / 16u) * 4u; }
 fn value_rows(item: u32) -> u32 { return (item / 4u % 8u + item / (2u * WIDTH) * 8u) * 4u; }
 
@@ -62,20 +62,20 @@ fn load_value(block: Block, step: u32, item: u32) -> vec4<u32> {
   return select(vec4<u32>(0u), vec4<u32>(v[at.x], v[at.y], v[at.z], v[at.w]), rows < vec4<u32>(params.keys));
 }
 
-fn keep_value(item: u32, found: vec4<u32>) {
+fn stage_value(item: u32, found: vec4<u32>) {
   if (item < KEYS * WIDTH / 16u) {
     let even = (found.xz & vec2<u32>(0x00ff00ffu)) | ((found.yw & vec2<u32>(0x00ff00ffu)) << vec2<u32>(8u));
     let odd = ((found.xz >> vec2<u32>(8u)) & vec2<u32>(0x00ff00ffu)) | (found.yw & vec2<u32>(0xff00ff00u));
     let column = value_word(item) * 4u;
     let at = value_rows(item) / 4u;
-    others[placed(column, WIDTH) * KEYS_ROW + at] = (even.x & 0xffffu) | (even.y << 16u);
-    others[placed(column + 1u, WIDTH) * KEYS_ROW + at] = (odd.x & 0xffffu) | (odd.y << 16u);
-    others[placed(column + 2u, WIDTH) * KEYS_ROW + at] = (even.x >> 16u) | (even.y & 0xffff0000u);
-    others[placed(column + 3u, WIDTH) * KEYS_ROW + at] = (odd.x >> 16u) | (odd.y & 0xffff0000u);
+    others[staged_row(column, WIDTH) * KEYS_ROW + at] = (even.x & 0xffffu) | (even.y << 16u);
+    others[staged_row(column + 1u, WIDTH) * KEYS_ROW + at] = (odd.x & 0xffffu) | (odd.y << 16u);
+    others[staged_row(column + 2u, WIDTH) * KEYS_ROW + at] = (even.x >> 16u) | (even.y & 0xffff0000u);
+    others[staged_row(column + 3u, WIDTH) * KEYS_ROW + at] = (odd.x >> 16u) | (odd.y & 0xffff0000u);
   }
 }
 
-// --- sums, for the zero points: of rows in workgroup memory, each from another word on, so that banks differ ---
+// --- sums for the zero points. Each thread sums a row from another word on, so that threads use different banks. ---
 
 fn sum_queries(local: u32) {
   if (local < ROWS) {
@@ -102,8 +102,8 @@ fn sum_of_values(column: u32) -> i32 {
 }
 
 fn sums_of_others(first: u32, count: u32) -> vec4<i32> {
-  return vec4<i32>(other_sums[placed(first, count)], other_sums[placed(first + 1u, count)],
-                   other_sums[placed(first + 2u, count)], other_sums[placed(first + 3u, count)]);
+  return vec4<i32>(other_sums[staged_row(first, count)], other_sums[staged_row(first + 1u, count)],
+                   other_sums[staged_row(first + 2u, count)], other_sums[staged_row(first + 3u, count)]);
 }
 
 @compute @workgroup_size(THREADS)
@@ -117,11 +117,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   let across = local % ACROSS;
   var next_key: array<vec4<u32>, KEY_LOADS>;
   for (var i = 0u; i < KEY_LOADS; i++) { next_key[i] = load_key(block, 0u, local + i * THREADS); }
-  keep_queries(block, local);
+  stage_queries(block, local);
   begin(local);
-  let steps = taken_steps(block, local);
+  let steps = needed_steps(block, local);
   for (var step = 0u; step < steps; step++) {
-    for (var i = 0u; i < KEY_LOADS; i++) { keep_key(local + i * THREADS, next_key[i]); }
+    for (var i = 0u; i < KEY_LOADS; i++) { stage_key(local + i * THREADS, next_key[i]); }
     workgroupBarrier();
     if (step == 0u) { sum_queries(local); }
     sum_keys(local);
@@ -141,23 +141,23 @@ fn main(@builtin(local_invocation_index) local: u32,
     workgroupBarrier();
     for (var i = 0u; i < 4u; i++) {
       let sum = acc[i] - params.query_zero * sums_of_others(across * 4u, KEYS);
-      acc[i] = found_scores(block, row + i, step, across * 4u, sum);
-      note_largest(row + i, step, acc[i]);
+      acc[i] = block_scores(block, row + i, step, across * 4u, sum);
+      update_largest(row + i, step, acc[i]);
     }
     workgroupBarrier();
-    for (var i = 0u; i < 4u; i++) { keep_scores(row + i, step, across * 4u, acc[i]); }
+    for (var i = 0u; i < 4u; i++) { store_distances(row + i, step, across * 4u, acc[i]); }
   }
 
   var next_value: array<vec4<u32>, VALUE_LOADS>;
   for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, 0u, local + i * THREADS); }
   workgroupBarrier();
-  soften(local, steps);
+  softmax_weights(local, steps);
 
   var context: array<vec4<i32>, 4u * GROUPS>;
   var lows: array<vec4<i32>, LOWS>;
   var sums: array<i32, COLUMNS>;
   for (var step = 0u; step < steps; step++) {
-    for (var i = 0u; i < VALUE_LOADS; i++) { keep_value(local + i * THREADS, next_value[i]); }
+    for (var i = 0u; i < VALUE_LOADS; i++) { stage_value(local + i * THREADS, next_value[i]); }
     workgroupBarrier();
     if (step + 1u < steps) {
       for (var i = 0u; i < VALUE_LOADS; i++) { next_value[i] = load_value(block, step + 1u, local + i * THREADS); }

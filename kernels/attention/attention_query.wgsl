@@ -1,7 +1,8 @@
-// Attention of few queries: a workgroup takes one query of a head. Its threads share the keys, four at a time, and then
-// the values: ACROSS threads beside each other take 16 channels each. What is read several times lies in registers, and
-// loads are independent of each other, since few workgroups hide little of their latency. Fine weights (FINE) are two
-// numbers of 7 bits. Linked: the constants in capitals; key_words, value_words (four words), taken_keys, mask.
+// Attention of few queries: a workgroup takes one query of a head. Its threads share the keys, four at a time. They
+// then share the values: ACROSS neighbouring threads take 16 channels each.
+// Registers hold what is read several times. Loads do not depend on each other, since few workgroups hide little of
+// their latency. Fine weights (FINE) are two halves of 7 bits. Linked: the constants in capitals, key_words,
+// value_words (four words), needed_keys, mask.
 
 const SLICES = THREADS / ACROSS;
 const VECTORS = DEPTH / 4u;
@@ -10,34 +11,34 @@ const CHANNELS = 16u * ACROSS;
 
 // Scores, then weights.
 var<workgroup> weights: array<i32, LENGTH>;
-// The word behind the last one of which a mask leaves something.
+// The index after the last word with an unmasked element.
 var<workgroup> end: atomic<u32>;
-// The largest score, and the sums of the higher and lower halves of weights.
+// The largest score, and the sums of the high and low halves of weights.
 var<workgroup> largest: atomic<i32>;
 var<workgroup> sums: array<atomic<i32>, 2>;
-// The context, before zero points and the division: by higher halves, then by lower ones.
+// The context before zero points and the division: from the high halves of weights, then from the low ones.
 var<workgroup> contexts: array<atomic<i32>, CHANNELS * (1u + FINE)>;
 
-fn key_each(at: u32) -> vec4<u32> { return vec4<u32>(k[at], k[at + 1u], k[at + 2u], k[at + 3u]); }
-fn key_whole(at: u32) -> vec4<u32> { return k[at / 4u]; }
-fn value_each(at: u32) -> vec4<u32> { return vec4<u32>(v[at], v[at + 1u], v[at + 2u], v[at + 3u]); }
-fn value_whole(at: u32) -> vec4<u32> { return v[at / 4u]; }
+fn key_by_words(at: u32) -> vec4<u32> { return vec4<u32>(k[at], k[at + 1u], k[at + 2u], k[at + 3u]); }
+fn key_by_vector(at: u32) -> vec4<u32> { return k[at / 4u]; }
+fn value_by_words(at: u32) -> vec4<u32> { return vec4<u32>(v[at], v[at + 1u], v[at + 2u], v[at + 3u]); }
+fn value_by_vector(at: u32) -> vec4<u32> { return v[at / 4u]; }
 
 fn coarse_inverse(all: i32, low: i32) -> f32 { return inverse_of(u32(all)); }
 fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) * 128u + u32(low)); }
 fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
 fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }
 
-// The keys that a row needs, in words of four.
+// The number of keys that a row needs, a multiple of four.
 fn all_keys(row: vec3<u32>, local: u32) -> u32 { return LENGTH; }
 
 fn masked_keys(row: vec3<u32>, local: u32) -> u32 {
-  atomicMax(&end, last_part(row, local, THREADS));
+  atomicMax(&end, unmasked_end(row, local, THREADS));
   workgroupBarrier();
-  return end_of(atomicLoad(&end)) * 4u;
+  return needed_end(atomicLoad(&end)) * 4u;
 }
 
-// Four words from word `at` of a row on, without those past its end.
+// Four words of a row from word `at` on, those after its end as 0.
 fn before_end(words: vec4<u32>, at: u32) -> vec4<u32> {
   let inside = at + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(params.depth / 4u);
   return select(vec4<u32>(0u), words, inside | vec4<bool>(DEPTH_FULL == 1u));
@@ -83,7 +84,7 @@ fn main(@builtin(local_invocation_index) local: u32,
 
   begin(local);
   workgroupBarrier();
-  let needed = taken_keys(vec3<u32>(b, h, row), local);
+  let needed = needed_keys(vec3<u32>(b, h, row), local);
   let keys = first_word(params.key, b, h / params.group);
   var most = LEAST;
   for (var key = local * 4u; key < needed; key += THREADS * 4u) {
@@ -146,10 +147,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   let all = atomicLoad(&sums[0]);
   let all_low = atomicLoad(&sums[1]);
   let inverse = inverse_of_row(all, all_low);
-  let place = first_word(params.result, b, h) + row * params.result.w;
+  let first_result = first_word(params.result, b, h) + row * params.result.w;
   for (var w = local; w < params.width / 4u; w += THREADS) {
     let sum = four_sums(w * 4u) - params.value_zero * all;
     let low_sum = four_sums(CHANNELS * FINE + w * 4u) - params.value_zero * all_low;
-    y[place + w] = context_of_row(sum, low_sum, inverse);
+    y[first_result + w] = context_of_row(sum, low_sum, inverse);
   }
 }

@@ -1,6 +1,6 @@
-// Attention without workgroup memory, for any number of keys and for CPUs: a thread takes a query and up to 4 COLUMNS
-// channels of its context. It finds the largest score first and computes scores again for the weights. Fine weights (FINE)
-// are two numbers of 7 bits.
+// Attention without workgroup memory, for CPUs and for any number of keys. A thread takes a query and up to 4 COLUMNS
+// channels of its context. It computes the scores twice, first to find the largest and then for the weights. Fine
+// weights (FINE) are two halves of 7 bits.
 
 const LOWS = 1u + FINE * (COLUMNS - 1u);
 
@@ -9,7 +9,7 @@ fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) *
 fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
 fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }
 
-// Scores with four keys; p is the first one's batch, head, query and key. Those past the last key take no part.
+// Scores with four keys. p is the batch, head, query and key of the first. Keys after the last one are excluded.
 fn four_scores(query: ptr<function, array<u32, DEPTH>>, own: i32, base: u32, p: vec4<u32>) -> vec4<i32> {
   let at = min(p.w + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.keys - 1u)) * params.key.w + vec4<u32>(base);
   var sum = vec4<i32>(own);
@@ -24,19 +24,19 @@ fn four_scores(query: ptr<function, array<u32, DEPTH>>, own: i32, base: u32, p: 
   return scores_of(sum, p);
 }
 
-// The keys that a row needs, in words of four.
+// The number of keys that a row needs, a multiple of four.
 fn all_keys(row: vec3<u32>) -> u32 { return loop_end(params.keys, row.z); }
-fn masked_keys(row: vec3<u32>) -> u32 { return end_of(last_part(row, 0u, 1u)) * 4u; }
+fn masked_keys(row: vec3<u32>) -> u32 { return needed_end(unmasked_end(row, 0u, 1u)) * 4u; }
 
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32,
         @builtin(workgroup_id) group: vec3<u32>,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let index = (group.y * groups.x + group.x) * 64u + local;
-  if (index >= params.matrices * params.parts * params.queries) { return; }
+  if (index >= params.matrices * params.slices * params.queries) { return; }
   let row = index % params.queries;
-  let first = index / params.queries % params.parts * COLUMNS;
-  let matrix = index / (params.queries * params.parts);
+  let first = index / params.queries % params.slices * COLUMNS;
+  let matrix = index / (params.queries * params.slices);
   let b = matrix / params.heads;
   let h = matrix % params.heads;
 
@@ -50,7 +50,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   own = -params.key_zero * own;
 
   let keys = first_word(params.key, b, h / params.group);
-  let needed = taken_keys(vec3<u32>(b, h, row));
+  let needed = needed_keys(vec3<u32>(b, h, row));
   var found = vec4<i32>(LEAST);
   for (var key = 0u; key < needed; key += 4u) {
     found = max(found, four_scores(&query, own, keys, vec4<u32>(b, h, row, key)));
@@ -83,11 +83,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
 
   let inverse = inverse_of_row(all, all_low);
-  let place = first_word(params.result, b, h) + row * params.result.w + first;
+  let first_result = first_word(params.result, b, h) + row * params.result.w + first;
   for (var i = 0u; i < COLUMNS; i++) {
     if (first + i < params.width / 4u) {
       let low = lows[i % LOWS] - params.value_zero * all_low;
-      y[place + i] = context_of_row(context[i] - params.value_zero * all, low, inverse);
+      y[first_result + i] = context_of_row(context[i] - params.value_zero * all, low, inverse);
     }
   }
 }

@@ -1,4 +1,4 @@
-"""Extents of an attention, and where the elements of its operands and result are stored."""
+"""Extents of an attention, and the strides of its operands and result."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from dataclasses import dataclass
 from q8ta_wgpu.ir.graph import Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
 
-WALKS = ("query", "key", "value")
-"""Attributes with an operand's offset and strides: of the first element, and from one batch, head and row to the next.
-Elements of a row are adjacent. Where they are empty, operands are contiguous matrices."""
+STRIDES = ("query", "key", "value")
+"""The attributes with the strides of an operand. Where they are empty, operands are contiguous matrices."""
 
-Walk = tuple[int, int, int, int]
+Strides = tuple[int, int, int, int]
+"""The index of the first element, and the steps from one batch, head and row to the next, in elements. Elements of a
+row are adjacent."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of a call: batches, heads, queries and keys of a head, elements of a key and of a value; and how many
-    heads keys and values have, each for as many heads of queries."""
+    """Extents of a call.
+
+    Attributes:
+        batch: number of batches.
+        heads: heads of queries in a batch.
+        queries: queries of a head.
+        keys: keys of a head, as many as values.
+        depth: elements of a query and of a key.
+        width: elements of a value.
+        shared: heads of keys and values in a batch. Each is used by heads / shared heads of queries.
+    """
 
     batch: int
     heads: int
@@ -42,8 +52,8 @@ class Sizes:
 
 
 def sizes_of(types: Sequence[TensorType], attrs: Attrs) -> Sizes:
-    """The extents in the attributes. Where they are empty: those of queries (..., queries, depth), keys (..., keys,
-    depth) and values (..., keys, width)."""
+    """The extents of a call with these operand types and attributes. If the attribute `sizes` is empty, they follow
+    from the shapes: queries (..., queries, depth), keys (..., keys, depth) and values (..., keys, width)."""
     if attrs["sizes"]:
         return Sizes(*attrs["sizes"])
     q, k, v = (t.shape for t in types[:3])
@@ -56,21 +66,21 @@ def sizes(call: Call) -> Sizes:
     return sizes_of(call.inputs, call.attrs)
 
 
-def _whole(shape: Shape) -> Walk:
+def _contiguous(shape: Shape) -> Strides:
     _, heads, rows, columns = shape
     return 0, heads * rows * columns, rows * columns, columns
 
 
-def walks(found: Sizes, attrs: Attrs) -> tuple[Walk, Walk, Walk]:
-    """Offset and strides of queries, keys and values: the first element, and the step from one batch, head and row to
-    the next."""
-    q, k, v = (tuple(attrs[name]) or _whole(shape) for name, shape in zip(WALKS, found.operands, strict=True))
+def operand_strides(found: Sizes, attrs: Attrs) -> tuple[Strides, Strides, Strides]:
+    """The strides of queries, keys and values."""
+    q, k, v = (tuple(attrs[name]) or _contiguous(shape) for name, shape in zip(STRIDES, found.operands, strict=True))
     return q, k, v
 
 
-def result_walk(found: Sizes, attrs: Attrs) -> Walk:
-    """Offset and strides of the result: heads side by side in a row where attributes give sizes, else matrices."""
+def result_strides(found: Sizes, attrs: Attrs) -> Strides:
+    """The strides of the result. With the attribute `sizes`, heads lie side by side in a row; without, each is a
+    matrix."""
     if not attrs["sizes"]:
-        return _whole((found.batch, found.heads, found.queries, found.width))
+        return _contiguous((found.batch, found.heads, found.queries, found.width))
     row = found.heads * found.width
     return 0, found.queries * row, found.width, row

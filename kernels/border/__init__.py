@@ -1,1 +1,1 @@
-"""Between float32 and int8: quantize and dequantize."""
+"""Conversions between float32, int32, int16 and int8: quantize, dequantize, and scales of rows."""

@@ -1,8 +1,9 @@
-"""Rows of float32 or int16 values as int8, each row with a scale that the device chooses from its largest magnitude.
+"""Dynamic quantization by rows: rows of float32 or int16 as int8, each with a scale from its largest magnitude,
+computed on the device.
 
-A scale is r * 2^e with a whole r of 64..127, in steps of an int16 operand or in units of 2^-32: so it is exact on every
-device, times a multiplier as well (q8ta_wgpu/ir/arithmetic.py). It is up to a 64th larger than the largest magnitude
-asks for, 0.05 dB on average.
+A scale is r * 2^e with an integer r in 64..127, counted in steps of an int16 operand, or in 2^-32 for float32. So it is
+exact on every device, and so is its product with a multiplier (q8ta_wgpu/ir/arithmetic.py). It is at most a 64th larger
+than the largest magnitude requires, which costs 0.05 dB on average.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from q8ta_wgpu.kernels.lib import rows
 
 VALUES = Operand("x", dtypes=(FLOAT32, INT16X4))
 UP = 32
-"""By how many bits the unit of float32 rows is smaller than 1."""
+"""Scales of float32 rows are counted in 2^-UP."""
 
 
 def _is_float(call: Call) -> bool:
@@ -43,7 +44,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _values(call: Call, x: Array) -> Array:
-    """Values as they are multiplied with the inverse of a scale that counts their unit: NaN as 0, steps from zero."""
+    """The numbers that are multiplied by the inverse of a scale, float32: float32 values with NaN as 0, or int16 steps
+    from the zero point."""
     if _is_float(call):
         return np.where(np.isnan(x), np.float32(0), x.astype(np.float32))
     return (x.astype(np.int32) - call.zeros[0]).astype(np.float32)
@@ -87,8 +89,8 @@ def _lanes(call: Call) -> int:
 
 def _scale_source(call: Call) -> tuple[str, ...]:
     kind = "magnitude_of_word" if not _is_float(call) else f"magnitude_of_{'four' if _vectors(call) else 'float'}"
-    unit = "units_of_float" if _is_float(call) else "units_of_steps"
-    return "by_rows", "row_scale", "rows", "int8_rows", f"magnitude={kind}", f"units_of={unit}"
+    dtype = "float" if _is_float(call) else "steps"
+    return "by_rows", "row_scale", "rows", "int8_rows", f"magnitude={kind}", f"scaled_magnitude=scaled_{dtype}"
 
 
 def _zero(call: Call) -> Params:
@@ -109,7 +111,8 @@ def _scale_params(call: Call) -> Params:
 def _scale_kernel(
     name: str, lanes: Callable[[Call], int], threads: int, preferred: Callable[[Call, Target], bool]
 ) -> Kernel:
-    """A team of so many threads takes a row: on CPUs one, which takes a fifth of the time, without barriers."""
+    """The kernel of row_scale in which a team of `lanes` threads computes a row. On CPUs a team of one takes a fifth of
+    the time: it needs no barriers."""
     return Kernel(
         name,
         _scale_source,

@@ -1,5 +1,5 @@
-"""to_float32: integers of a network as float32 numbers, exactly up to 2^24. to_int32: float32 numbers without their
-fraction, within int32; NaN is 0. Of int8 in steps of 1, as bools are, the numbers that it stands for."""
+"""to_float32 converts int32 to float32, exactly up to 2^24. to_int32 truncates float32 numbers and clamps them to
+int32; NaN is 0. It also converts int8 values of scale 1, as bools are."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
 
 LARGEST = 2.0**31 - 128
-"""The largest float32 number that int32 holds."""
+"""The largest float32 number that fits int32."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if (q := types[0].q) is not None and q.scale != 1:
-        raise GraphError(f"int8 in steps of {q.scale} holds other numbers than integers")
+        raise GraphError(f"to_int32 takes int8 values of scale 1, which are integers, found scale {q.scale}")
     return types[0].shape, INT32
 
 

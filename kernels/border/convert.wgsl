@@ -5,5 +5,5 @@ fn to_int32(p: vec4<u32>) -> i32 {
   return i32(select(clamp(x, -2147483648.0, 2147483520.0), 0.0, is_nan(x)));
 }
 
-// Of int8 in steps of 1.
+// int8 values of scale 1.
 fn steps(p: vec4<u32>) -> i32 { return x_at(p) - params.x_zero; }

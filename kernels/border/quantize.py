@@ -1,4 +1,4 @@
-"""quantize, dequantize and dequantize_weight: between float32 and int8."""
+"""quantize, dequantize and dequantize_weight: between float32 and int8 or int16."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def _row_words(call: Call) -> np.uint32:
 
 
 def _whole_rows(call: Call) -> bool:
-    """Whether rows of floats are whole words."""
+    """Whether the length of rows is a multiple of four."""
     return dims(call.output)[3] % 4 == 0
 
 
 _RAGGED = ("Loaded=vec4<i32>", "load=load_ragged", "result=result_ragged")
-"""What dequantize.rows reads and writes where they are not."""
+"""WGSL bindings of dequantize.rows for rows of other lengths."""
 
 
 def _dequantize_rows_params(call: Call) -> Params:
@@ -77,7 +77,8 @@ def _infer_weight(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
 
 
 def dequantize_weight(call: Call, arrays: Sequence[Array]) -> Array:
-    """scale[c] * (values - zero[c]) along the axis, float32 as torch computes it."""
+    """The reference of dequantize_weight: scale[c] * (values - zero[c]) for each index c of the attribute `axis`, in
+    float32 as torch computes it. Arrays are (values, scale, zero)."""
     values, scale, zero = arrays
     shape = [-1 if i == call.attrs["axis"] else 1 for i in range(values.ndim)]
     steps = values.astype(np.int32) - zero.reshape(shape)

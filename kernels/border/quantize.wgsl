@@ -1,8 +1,9 @@
 fn compute(p: vec4<u32>) -> i32 { return int8_of(vec4<f32>(x_at(p))).x; }
 
-// Four floats to int8, as lanes or as a word. The range of the result is params.steps_lo..steps_hi around the zero point.
+// Four floats to int8, as lanes or as a word. The range of the result is params.steps_lo..steps_hi around the zero
+// point.
 fn int8_of(v: vec4<f32>) -> vec4<i32> {
-  // NaN is recognised by its bits: a driver may assume that comparisons never see one.
+  // NaN is recognized by its bits: a compiler may assume that there is none.
   let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
   let steps = select(v, vec4<f32>(0.0), nan) * params.inverse_scale;
   return vec4<i32>(round(clamp(steps, vec4<f32>(params.steps_lo), vec4<f32>(params.steps_hi)))) + params.int8_zero;
@@ -10,7 +11,7 @@ fn int8_of(v: vec4<f32>) -> vec4<i32> {
 
 fn quantized(v: vec4<f32>) -> u32 { return pack4xI8(int8_of(v)); }
 
-// Blocks of row-major floats: four pixels, a unit apart from each other, of four channels.
+// A block of row-major floats: four pixels of four channels.
 fn read_block(n: u32, channel: u32, pixel: u32, unit: u32) -> vec4<u32> {
   var words: vec4<u32>;
   let last = params.channels - 1u;
@@ -23,7 +24,7 @@ fn read_block(n: u32, channel: u32, pixel: u32, unit: u32) -> vec4<u32> {
   return words;
 }
 
-// Rows of floats that are whole words: a word of the result is the same place's four floats.
+// Rows whose length is a multiple of four: a word of the result has the same index as the vector of four floats.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 alias Loaded = vec4<f32>;
@@ -31,12 +32,12 @@ alias Loaded = vec4<f32>;
 fn load(at: u32) -> Loaded { return x[at]; }
 fn result(v: Loaded) -> Word { return packed(int8_of(v)); }
 
-// Rows of floats of any length: the last word of a row has lanes past its end, whose value does not matter.
+// Rows of any length. Lanes past the end of a row may have any value.
 fn load_ragged(at: u32) -> Loaded {
   let row = at / params.row_words;
   let first = row * params.x_dims.w + (at - row * params.row_words) * 4u;
   return vec4<f32>(x[first], x[first + 1u], x[first + 2u], x[first + 3u]);
 }
 
-// One channel of floats to 4C: a word for every float, of which the first lane counts.
+// One channel of floats to 4C: a word for each float, which is in the first lane.
 fn result_plane(v: f32) -> u32 { return quantized(vec4<f32>(v)); }

@@ -1,4 +1,4 @@
-// Words of int8 by the scale of their row; float32 or int16 comes in. Linked: values_at, UP.
+// Rows of float32 or int16 quantized to int8 by the scale of the row. Linked: values_at, UP.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 struct Loaded { values: vec4<f32>, scale: f32 }
@@ -12,7 +12,7 @@ fn result(v: Loaded) -> Word {
 
 fn values_of_words(at: u32) -> vec4<f32> { return vec4<f32>(x_lanes(x[at]) - params.x_zero); }
 
-// NaN is recognised by its bits, and counts as 0.
+// NaN counts as 0. It is recognized by its bits.
 fn without_nan(v: vec4<f32>) -> vec4<f32> {
   let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
   return select(v, vec4<f32>(0.0), nan);
@@ -20,7 +20,7 @@ fn without_nan(v: vec4<f32>) -> vec4<f32> {
 
 fn values_of_vectors(at: u32) -> vec4<f32> { return without_nan(x[at]); }
 
-// The last word of a row has lanes past its end, whose value does not matter.
+// Lanes past the end of a row may have any value.
 fn values_of_floats(at: u32) -> vec4<f32> {
   let row = at / params.row_words;
   let first = row * params.x_dims.w + (at - row * params.row_words) * 4u;

@@ -1,16 +1,17 @@
-// A team of threads finds the largest magnitude of a row, and the row's scale (q8ta_wgpu/ir/arithmetic.py defines it).
-// magnitude(at, k): of item k of a row, the item `at` of all: of floats their bits, which grow as they do.
+// A team of threads computes the largest magnitude of a row, and from it the row's scale (q8ta_wgpu/ir/arithmetic.py
+// defines it). magnitude(at, k) is the largest magnitude in item k of a row, whose index among all items is `at`. The
+// magnitude of a float is its bits, which have the same order.
 alias Partial = u32;
 fn merge(a: Partial, b: Partial) -> Partial { return max(a, b); }
 
 fn take_row(team: Team) {
   var largest = 0u;
   for (var k = team.lane; k < params.items; k += LANES) { largest = max(largest, magnitude(team.row * params.items + k, k)); }
-  let whole = reduced(team.thread, largest);
-  if (team.stores && team.lane == 0u) { y[team.row] = scale_of(units_of(whole)); }
+  let merged = reduced(team.thread, largest);
+  if (team.stores && team.lane == 0u) { y[team.row] = scale_of(scaled_magnitude(merged)); }
 }
 
-// A NaN counts as 0.
+// NaN counts as 0.
 fn bits_of_float(v: f32) -> u32 {
   let bits = bitcast<u32>(v) & 0x7fffffffu;
   return select(bits, 0u, bits > 0x7f800000u);
@@ -29,10 +30,11 @@ fn magnitude_of_word(at: u32, k: u32) -> u32 {
   return max(max(v.x, v.y), max(v.z, v.w));
 }
 
-// The bits of the largest magnitude in units of the scale: of floats 2^-32, of 127 * 2^-32 to 2^75, of integers a step.
-fn units_of_float(bits: u32) -> u32 { return clamp(bits, 0x32fe0000u, 0x65000000u) + (32u << 23u); }
+// The bits of the largest magnitude as a float, in the numbers that a scale counts: 2^-32 for floats, which are clamped
+// to 127 * 2^-32..2^75, and steps for integers.
+fn scaled_float(bits: u32) -> u32 { return clamp(bits, 0x32fe0000u, 0x65000000u) + (32u << 23u); }
 
-fn units_of_steps(largest: u32) -> u32 { return bitcast<u32>(f32(i32(max(largest, 127u)))); }
+fn scaled_steps(largest: u32) -> u32 { return bitcast<u32>(f32(i32(max(largest, 127u)))); }
 
 fn scale_of(bits: u32) -> f32 {
   let mantissa = (bits & 0x7fffffu) | 0x800000u;

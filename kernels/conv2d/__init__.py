@@ -1,1 +1,1 @@
-"""Convolution: 1x1 and implicit products, depthwise strips, groups, first layers that read an image, im2col."""
+"""Convolution: matrix products, depthwise strips, grouped convolutions, first layers that read float images, im2col."""

@@ -21,7 +21,7 @@ from q8ta_wgpu.kernels.product import halves, weighted
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """Conv of one to three dimensions. Padding that aten cannot say is added before."""
+    """ONNX's Conv of one to three dimensions. Padding that aten's convolutions do not have becomes a Pad before it."""
     x, weight, bias = args["inputs"]
     size, shape = b.type(x).shape, b.type(weight).shape
     rank = len(shape) - 2
@@ -35,8 +35,8 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
         return b.emit("conv2d", (x, weight, bias), {**attrs, "padding": pads})
     if any(pads) and (rank == 3 or pads[:rank] != pads[rank:] or min(pads) < 0):
         x, pads = b.onnx("Pad", (x,), pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant"), [0] * 2 * rank
-    given = {"input": x, "weight": weight, "bias": bias, **attrs, "padding": pads[:rank]}
-    return b.aten(f"aten.conv{rank}d.default", given)
+    arguments = {"input": x, "weight": weight, "bias": bias, **attrs, "padding": pads[:rank]}
+    return b.aten(f"aten.conv{rank}d.default", arguments)
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -59,7 +59,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _depth_quads(call: Call) -> int:
-    """Input words that one output channel reads for a tap. Groups need not start at a multiple of 4."""
+    """The most input words that an output channel reads for a tap. A group may start within a word."""
     depth = call.inputs[1].shape[1]
     return max((start % 4 + depth + 3) // 4 for start in range(0, depth * min(call.attrs["groups"], 4), depth))
 
@@ -125,8 +125,8 @@ def _kernels(op: str) -> tuple[Kernel, ...]:
 
 
 def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """Top, left, bottom, right of aten's padding. Numbers count for both sides; 'valid' is none; 'same' keeps the size,
-    an odd element at the end."""
+    """(top, left, bottom, right) of aten's padding. A number is for both sides. 'valid' is no padding. 'same' keeps the
+    extent; an odd element is added at the end."""
     if not isinstance(padding, str):
         return repeated(padding, 4)
     totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
@@ -161,12 +161,12 @@ _import_conv1d = volumes.one_dimensional("conv1d", _import_conv2d)
 
 
 def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
-    """With a kernel one element deep along a dimension, that dimension joins the batch. Otherwise the depth joins the
-    channels."""
+    """conv3d as conv2d. A dimension along which the kernel has extent 1 becomes part of the batch. If there is none,
+    slices along depth become channels."""
     shape, kernel = b.type(args["input"]).shape, b.type(args["weight"]).shape[2:]
     padding = [args["padding"]] * 3 if isinstance(args["padding"], str) else args["padding"]
     numbers = {"kernel": kernel, "stride": args["stride"], "dilation": args["dilation"], "padding": padding}
-    three = {name: repeated(given, 3) for name, given in numbers.items()}
+    three = {name: repeated(value, 3) for name, value in numbers.items()}
     flat = [i for i in range(3) if kernel[i] == three["stride"][i] == 1 and three["padding"][i] in (0, "same", "valid")]
     if len(shape) != 5:
         raise b.refuse(f"conv3d takes a 5-D input, found shape {shape}")
@@ -191,25 +191,25 @@ def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str, Any]) -> str:
-    """For each depth of the result, the images that the kernel reads at once become channels of one image."""
-    (taps, *_), (step, *stride), (apart, *dilation) = (three[name] for name in ("kernel", "stride", "dilation"))
-    span, whole = apart * (taps - 1), three["padding"]
-    before = {"same": span // 2, "valid": 0}.get(whole[0], whole[0])
-    after = span - before if whole[0] == "same" else before
+    """conv3d as conv2d. The slices along depth that the kernel reads for an output slice are channels of one image."""
+    (taps, *_), (step, *stride), (spacing, *dilation) = (three[name] for name in ("kernel", "stride", "dilation"))
+    span, padding = spacing * (taps - 1), three["padding"]
+    before = {"same": span // 2, "valid": 0}.get(padding[0], padding[0])
+    after = span - before if padding[0] == "same" else before
     x = volumes.padded(b, args["input"], before, after)
     depth = b.type(x).shape[2]
-    made = (depth - span - 1) // step + 1
-    if made < 1:
+    slices = (depth - span - 1) // step + 1
+    if slices < 1:
         raise b.refuse(f"its kernel spans {span + 1} images, found {depth}")
     outputs, deep = b.type(args["weight"]).shape[:2]
     plane = {
         "stride": stride,
         "dilation": dilation,
-        "padding": args["padding"] if isinstance(args["padding"], str) else list(whole[1:]),
-        "input": volumes.gathered(b, x, np.arange(taps)[:, None] * apart + np.arange(made) * step),
+        "padding": args["padding"] if isinstance(args["padding"], str) else list(padding[1:]),
+        "input": volumes.gathered(b, x, np.arange(taps)[:, None] * spacing + np.arange(slices) * step),
         "weight": b.emit("view", (args["weight"],), {"shape": (outputs, deep * taps, -2, -2)}),
     }
-    return volumes.stacked(b, _import_conv2d(b, {**args, **plane}), made)
+    return volumes.stacked(b, _import_conv2d(b, {**args, **plane}), slices)
 
 
 def _case(
@@ -298,4 +298,4 @@ q16ta_conv2d = replace(
     operands=(Operand("x", dtypes=(INT16X4,)), *weighted.OPERANDS[1:]),
     kernels=_kernels("q16ta_conv2d"),
 )
-"""The same of int16: kernels/product/halves.py."""
+"""q8ta_conv2d with an int16 operand (kernels/product/halves.py)."""

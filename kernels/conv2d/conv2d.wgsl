@@ -1,7 +1,7 @@
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var sum = 0.0;
   let channel = p.y / params.channels_per_group * params.depth_per_group;
   let depth = loop_end(params.depth_per_group, p.y);
@@ -23,8 +23,8 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
 
 fn finish(p: vec4<u32>, sum: Partial) -> f32 { return sum + bias[p.y]; }
 
-// A convolution as products of each group's weights with the pixels its taps reach, for each image: batches are groups of
-// images, rows channels, columns pixels, k counts channels and taps.
+// A convolution as a batched matrix product, of a group's weights with the pixels that its taps read. Batches are
+// groups of images, rows channels, columns pixels, k counts channels and taps.
 fn left_item(at: u32) -> Item { return weight[at]; }
 fn right_item(at: u32) -> Item { return x[at]; }
 fn group_of(batch: u32) -> u32 { return batch % (params.y_dims.y / params.rows); }
@@ -32,7 +32,7 @@ fn left_of(batch: u32) -> u32 { return group_of(batch) * params.rows * params.de
 fn right_of(batch: u32) -> u32 { return batch * params.depth_per_group * params.x_dims.z * params.x_dims.w; }
 fn start(batch: u32, m: u32, n: u32) -> vec4<f32> { return vec4<f32>(bias[group_of(batch) * params.rows + m]); }
 
-// The image as a matrix of pixels for each tap, gathered while loading; taps outside the image are 0.
+// The image as a matrix (tap, pixel), gathered while loading. Taps outside of the image are 0.
 fn pixel(plane: u32, tap: vec2<u32>, n: u32) -> f32 {
   let p = vec2<u32>(n / params.y_dims.w, n % params.y_dims.w) * params.stride.xy + tap;
   if (any(p >= params.x_dims.zw)) { return 0.0; }

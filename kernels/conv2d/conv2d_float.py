@@ -1,5 +1,5 @@
-"""Float32 kernels of conv2d: a tiled product for each group that gathers the image while loading, and the general
-one."""
+"""The float32 kernels of conv2d: a tiled matrix product for each group, which gathers the image while loading, and a
+kernel for any call."""
 
 from __future__ import annotations
 

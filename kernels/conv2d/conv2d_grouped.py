@@ -1,7 +1,8 @@
-"""Fast kernels of q8ta_conv2d for groups of whole words, as in ResNeXt and ShuffleNet. No operators here.
+"""The fast kernels of q8ta_conv2d and q16ta_conv2d for groups whose channels are multiples of four, as in ResNeXt and
+ShuffleNet.
 
-They read and write 4C. A group has few channels, so a thread keeps its weights for several pixels instead of sharing
-them through workgroup memory.
+They read and write 4C. A group has few channels, so a thread holds its weights in registers for several pixels, instead
+of sharing them through workgroup memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ENOUGH_STRIPS = 1 << 16
 """Threads from which the longer strip keeps a large GPU busy."""
 
 UNROLLED = 16
-"""Most taps of a row times pixels for which a CPU's compiler keeps a strip in registers (measured on lavapipe)."""
+"""The most taps of a row times pixels of a strip that a CPU's compiler holds in registers (measured on lavapipe)."""
 
 
 def _span(call: Call, columns: int) -> int:
@@ -39,8 +40,8 @@ def _span(call: Call, columns: int) -> int:
 
 def _supports(call: Call, target: Target, columns: int) -> bool:
     groups, (outputs, depth, *_) = call.attrs["groups"], call.inputs[1].shape
-    whole = depth % 4 == 0 and outputs // groups % 4 == 0
-    return groups > 1 and whole and _span(call, columns) <= LARGEST_SPAN
+    words = depth % 4 == 0 and outputs // groups % 4 == 0
+    return groups > 1 and words and _span(call, columns) <= LARGEST_SPAN
 
 
 def _constants(call: Call, columns: int) -> dict[str, int]:
@@ -69,7 +70,7 @@ def _params(call: Call) -> Params:
 
 
 def _pack(call: Call, weight: Array) -> Array:
-    """Words in order (tap row, input word of the group, tap column, output channel)."""
+    """`Kernel.prepack`: words in order (tap row, input word of the group, tap column, output channel)."""
     outputs, depth, height, width = weight.shape
     split = weight.reshape(outputs, depth // 4, 4, height, width).transpose(3, 1, 4, 0, 2)
     return np.ascontiguousarray(split).reshape(-1).view("<u4")

@@ -1,7 +1,7 @@
-"""First layers: q8ta_conv2d of a float32 image of few channels, quantized while it is loaded.
+"""q8ta_conv2d_image, for first layers: q8ta_conv2d of a float32 image with few channels, quantized while it is loaded.
 
-It gives the bytes of `quantize` and the convolution with one dispatch and one round trip through memory less. Padding
-is the zero point, whatever range the image is clamped to.
+The bytes are those of `quantize` and the convolution, with one dispatch and one round trip through memory less. Padding
+is the zero point, also where that lies outside of the range that the image is clamped to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, weighted
 
 MOST_CHANNELS = 4
-"""Most input channels: a word holds a pixel."""
+"""The most input channels: a pixel must fit a word."""
 
 IMAGE: Mapping[str, Attr] = {
     "x_scale": Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE),
@@ -31,7 +31,7 @@ IMAGE: Mapping[str, Attr] = {
     "x_lo": INT8_RANGE,
     "x_hi": INT8_RANGE,
 }
-"""Attributes of the image's quantization: those of `quantize` and of its result's type."""
+"""Attributes of the image's quantization: the range of `quantize`, and the scale and zero point of its result."""
 
 WIDE = (*weighted.PER_CHANNEL, "weight")
 
@@ -69,7 +69,8 @@ def _pack(call: Call, weight: Array) -> Array:
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:
-    """(rows, channels, words along k) of the matrix product: pixels, outputs, taps of all channels."""
+    """(rows, channels, words along k) of the matrix product: the numbers of output pixels, of output channels, and of
+    words that hold the taps of all channels."""
     n, c, h, w = epilogue.extents(call)
     return n * h * w, c, -(-call.inputs[1].numel // (4 * c))
 
@@ -83,7 +84,8 @@ def _product(label: str, tile: gemm.AnyTile) -> Kernel:
     fields = gemm.kernel_fields(tile, _sizes)
 
     def constants(call: Call) -> dict[str, int]:
-        """With the tile's, the kernel's size: a byte's tap is found by divisions, which by a constant are few steps."""
+        """The tile's constants, and the kernel's size: a byte's tap is computed by divisions, which are cheap by
+        constants."""
         _, _, kh, kw = call.inputs[1].shape
         return {**fields["constants"](call), "TAPS": kh * kw, "KERNEL_WIDTH": kw}
 

@@ -1,4 +1,4 @@
-"""Attributes, shape rule and numpy sums of a convolution, shared by all its forms. No operators here."""
+"""Attributes, shape rule and numpy definition of a convolution's sums, for float32, int8 and int16."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA: Mapping[str, Attr] = {
 
 
 def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """Shape and dtype of a float32 convolution; raises GraphError where the operands do not fit."""
+    """Shape and dtype of a float32 convolution. Raises GraphError where the operands do not fit each other."""
     x, weight, groups = types[0].shape, types[1].shape, attrs["groups"]
     if len(x) != 4 or len(weight) != 4:
         raise GraphError(f"conv2d takes a 4-D input and a 4-D weight, found {x} and {weight}")
@@ -42,7 +42,17 @@ def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def sums(x: Array, weight: Array, attrs: Attrs) -> Array:
-    """Sums of x*w in float64; taps outside the image contribute 0. Exact for integers below 2^53."""
+    """The sums of a convolution.
+
+    Args:
+        x: (n, c, h, w), without zero point.
+        weight: (outputs, c / groups, kernel height, kernel width).
+        attrs: attributes of SCHEMA.
+
+    Returns:
+        float64 (n, outputs, height, width). Taps outside of the image count as 0. Sums of integers are exact below
+        2^53.
+    """
     top, left, bottom, right = attrs["padding"]
     (sy, sx), (dy, dx), groups = attrs["stride"], attrs["dilation"], attrs["groups"]
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -63,7 +73,7 @@ def sums(x: Array, weight: Array, attrs: Attrs) -> Array:
 
 
 def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    """`Op.reads` of a convolution, with any epilogue."""
+    """`Op.reads` of a convolution, also with a pixel_shuffle in its epilogue."""
     i, factor = axis - 2, epilogue.factor(call.attrs)
     first, last = first // factor, last // factor
     stride, before = call.attrs["stride"][i], call.attrs["padding"][i]

@@ -1,7 +1,7 @@
-"""Fast kernels of q8ta_conv2d and q16ta_conv2d: 1x1 and implicit matrix products, and depthwise strips. No operators
-here.
+"""The fast kernels of q8ta_conv2d and q16ta_conv2d: matrix products for 1x1 windows, implicit matrix products for other
+windows, and depthwise strips.
 
-All read and write 4C: a pixel's channels are neighbours, and they are k of the matrix product.
+All read and write 4C. The channels of a pixel are contiguous there, and they are the index k of the matrix product.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ LARGEST_UNROLLED = 7
 """Largest kernel extent for which a depthwise strip is unrolled."""
 
 STRIPS = {"dw_4x4": (4, 4), "dw_4x2": (4, 2), "dw_2x1": (2, 1)}
+"""(columns, rows) of results that a thread makes, by kernel name."""
+
 LARGE_STRIP, LARGEST_STRIP = "dw_4x2", "dw_4x4"
 ENOUGH_STRIPS = 1 << 16
 """Threads from which the larger strip keeps a large GPU busy."""
@@ -36,7 +38,8 @@ def _quads(channels: int) -> int:
 
 
 def sizes(call: Call) -> tuple[int, int, int]:
-    """(rows, channels, words along k) of a convolution's matrix product: pixels, outputs, taps x input quads."""
+    """(rows, channels, words along k) of a convolution's matrix product: the numbers of output pixels, of output
+    channels, and of words of a window."""
     n, c, h, w = epilogue.extents(call)
     _, depth, kh, kw = call.inputs[1].shape
     words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
@@ -44,7 +47,7 @@ def sizes(call: Call) -> tuple[int, int, int]:
 
 
 def _weight_rows(call: Call, weight: Array) -> Array:
-    """(outputs, taps x padded input channels) int8."""
+    """The weight as a matrix, int8 (outputs, taps x padded input channels)."""
     channels, depth, kh, kw = weight.shape
     if _is_thin(call):
         return np.pad(weight.reshape(channels, -1), ((0, 0), (0, -kh * kw % 4)))
@@ -76,15 +79,19 @@ def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
 
 def _reading(call: Call) -> str:
     """The key of READINGS for a call."""
-    whole = _quads(call.inputs[0].shape[1]) % 4 == 0
+    vectors = _quads(call.inputs[0].shape[1]) % 4 == 0
     if _is_pointwise(call):
-        return "pw" if whole else "pw, narrow"
-    return "thin" if _is_thin(call) else "window" if whole else "window, narrow"
+        return "pw" if vectors else "pw, narrow"
+    return "thin" if _is_thin(call) else "window" if vectors else "window, narrow"
 
 
-_PLACES = {
-    reading: (f"place_of=place_of_{reading}", f"place_from={reading}_from", f"place_after={reading}_after")
-    for reading in ("words", "lanes")
+_K_OFFSETS = {
+    reading: (
+        f"k_offset_of={reading}_offsets_of",
+        f"k_offset_from={reading}_offsets_from",
+        f"k_offset_after={reading}_offsets_after",
+    )
+    for reading in ("word", "lane")
 }
 
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
@@ -93,19 +100,19 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
     "window": ("implicit", ("gemm_window", "gemm_pixels"), True),
     "window, narrow": (
         "implicit",
-        ("gemm_window", "gemm_pixels", *_PLACES["words"], "load_x=load_words"),
+        ("gemm_window", "gemm_pixels", *_K_OFFSETS["word"], "load_x=load_words"),
         False,
     ),
     "thin": (
         "implicit",
-        ("gemm_window", "gemm_pixels", *_PLACES["lanes"], "load_x=load_lanes"),
+        ("gemm_window", "gemm_pixels", *_K_OFFSETS["lane"], "load_x=load_lanes"),
         False,
     ),
 }
-"""Ways to read x: the kernel's name, its WGSL, whether x is bound as vectors."""
+"""The ways to read x: for each (method in the kernel's name, WGSL, whether x is bound as vectors)."""
 
 NARROW = ("window, narrow", "thin")
-"""Readings that look up each word of a vector, or each byte."""
+"""The ways that load a vector word by word, or byte by byte."""
 
 
 def _supports_product(call: Call, target: Target, method: str, label: str, tile: gemm.AnyTile) -> bool:
@@ -122,7 +129,7 @@ def _prefers_product(call: Call, target: Target, label: str) -> bool:
 def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     if _divides_by_constants(call, tile):
-        found = ("pixel_words=given_words", "kernel_width=given_width")
+        found = ("pixel_words=constant_pixel_words", "kernel_width=constant_kernel_width")
     elif tile.body in (UNITS, gemm.REGISTERS) and _is_pointwise(call):
         found = every_row(call.attrs["stride"])
     return (
@@ -136,12 +143,12 @@ def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
 
 
 def _divides_by_constants(call: Call, tile: gemm.AnyTile) -> bool:
-    """Whether a window's offsets are found by divisions by constants, as on matrix units."""
+    """Whether the offsets of a window are computed by divisions by constants. This is done for matrix units."""
     return tile.body == UNITS and not _is_pointwise(call)
 
 
 def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
-    """`gemm.kernel_fields`, and the numbers by which matrix units find a window's offsets."""
+    """`gemm.kernel_fields`, with the constants of `_divides_by_constants`."""
     fields = gemm.kernel_fields(tile, sizes)
 
     def constants(call: Call) -> dict[str, int]:
@@ -158,9 +165,9 @@ def _product_wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     return *weighted.PER_CHANNEL, "weight", *x, *gemm.wide_result(tile, call)
 
 
-def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
-    """Tiled matrix products: every tile, for 1x1 calls and for calls with windows. `parts` rows of
-    int8 make one row of x: 2 of int16."""
+def _product_kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
+    """Tiled matrix products: one kernel for each tile, for 1x1 windows and for others. A row of x is `halves_per_row`
+    rows of int8: 1, or 2 for int16."""
     return tuple(
         Kernel(
             f"{op}.{method}_{label}",
@@ -175,7 +182,7 @@ def _product_kernels(op: str, parts: int) -> tuple[Kernel, ...]:
             **_product_fields(tile),
         )
         for method, among in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
-        for label, tile in gemm.tiles(parts, among).items()
+        for label, tile in gemm.tiles(halves_per_row, among).items()
     )
 
 
@@ -186,7 +193,7 @@ def _is_vector(call: Call, target: Target) -> bool:
 
 
 def _vectors(op: str) -> tuple[Kernel, ...]:
-    """1x1 convolutions of single pixels, as in squeeze-and-excite blocks."""
+    """The kernels for 1x1 convolutions of images of a single pixel, as in squeeze-and-excite blocks."""
     return gemv.kernels(
         op, ONLY_4C, "sums_planes", sizes, _weight_rows, lambda call: _reading(call) == "pw", _is_vector
     )
@@ -207,8 +214,8 @@ def _dw_supports(call: Call, target: Target, label: str) -> bool:
 
 
 def _best_strip(call: Call, target: Target) -> str:
-    """The largest strip where loops are written out: on lavapipe it takes 0.74 to 0.90 of the time of 4x2, windows of
-    3x3 to 7x7 and images of 3x3 to 112x112."""
+    """The name of the fastest strip. Where loops are unrolled it is the largest: on lavapipe it takes 0.74 to 0.90 of
+    the time of 4x2, with windows of 3x3 to 7x7 and images of 3x3 to 112x112."""
     if target.unroll:
         return LARGEST_STRIP
     enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
@@ -241,21 +248,22 @@ def _dw_params(call: Call) -> Params:
 
 
 def pack_depthwise(call: Call, weight: Array) -> Array:
-    """Words in order (channel quad, tap), one lane for each channel."""
+    """`Kernel.prepack` of a depthwise weight: words in order (channel quad, tap), a lane for each channel."""
     channels = weight.shape[0]
     padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
     return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
 
 
 def pack_lanes(call: Call, weight: Array) -> Array:
-    """Words in order (channel quad, tap, channel), each with its channel's weight in that channel's lane only."""
+    """`Kernel.prepack` of a depthwise weight: words in order (channel quad, tap, channel in the quad). A word has the
+    weight of its channel in that channel's lane, and 0 in the others."""
     lanes = pack_depthwise(call, weight).view(np.int8).reshape(-1, 4)
     return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
 
 
-def _depthwise_kernels(op: str, ways: Sequence[bool]) -> tuple[Kernel, ...]:
-    """Depthwise strips, the larger one first, by packed dot products or by multiplication. One accumulator has room for
-    int16, too, since windows are small."""
+def _depthwise_kernels(op: str, dots: Sequence[bool]) -> tuple[Kernel, ...]:
+    """Depthwise strips, the largest first, by packed dot products where `dots` has True, and by multiplication where it
+    has False. One accumulator is enough for int16, too, since windows are small."""
     return tuple(
         Kernel(
             f"{op}.{label}{'' if dot else '_unpack'}",
@@ -273,21 +281,21 @@ def _depthwise_kernels(op: str, ways: Sequence[bool]) -> tuple[Kernel, ...]:
             cost=weighted.cost("shared"),
         )
         for label, (columns, rows) in STRIPS.items()
-        for dot in (ways if label != LARGEST_STRIP else (False,))
+        for dot in (dots if label != LARGEST_STRIP else (False,))
     )
 
 
 def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
-    """The WGSL of a strip, whose taps are taken by packed dot products or by multiplication."""
-    wide = halves.IN_ONE if halves.of(call) == 2 else ()
-    return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", *wide
+    """The WGSL of a strip, with packed dot products or with multiplication."""
+    int16 = halves.IN_ONE if halves.of(call) == 2 else ()
+    return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", *int16
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:
-    """The kernels of q8ta_conv2d or q16ta_conv2d to try before the general ones."""
-    wide = op == "q16ta_conv2d"
+    """The fast kernels of q8ta_conv2d or q16ta_conv2d, preferred first."""
+    int16 = op == "q16ta_conv2d"
     return (
-        *_depthwise_kernels(op, (False,) if wide else (True, False)),
+        *_depthwise_kernels(op, (False,) if int16 else (True, False)),
         *_vectors(op),
-        *_product_kernels(op, 2 if wide else 1),
+        *_product_kernels(op, 2 if int16 else 1),
     )

@@ -1,5 +1,5 @@
-// A depthwise tap by packed dot products, which need no unpacking: the word for channel i has a weight in lane i alone.
-// Weight vectors: (channel quad, tap), a word a channel.
+// A depthwise tap by packed dot products, which need no unpacking. Weights are vectors in order (channel quad, tap),
+// with a word for each channel: the word of channel i has its weight in lane i, and 0 in the other lanes.
 alias Value = u32;
 alias Tap = vec4<u32>;
 

@@ -1,4 +1,4 @@
-// A depthwise tap by multiplication. Weight words: (channel quad, tap), a lane a channel.
+// A depthwise tap by multiplication. Weights are words in order (channel quad, tap), with a lane for each channel.
 alias Value = vec4<i32>;
 alias Tap = vec4<i32>;
 

@@ -1,6 +1,7 @@
-"""q8ta_im2col: the windows of a convolution side by side, so that a 1x1 convolution of the result is the convolution.
+"""q8ta_im2col: a convolution's windows, written out as channels, so that a 1x1 convolution of the result remains.
 
-Channels of the result are (tap, channel). Outside the image is the zero point. A rewrite makes it (passes/im2col.py).
+Channels of the result are (tap, channel). Taps outside of the image are the zero point. The pass passes/im2col.py
+inserts it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-// The windows of a convolution side by side, in 4C: a pixel of the result holds the channels of its taps, in order.
+// The windows of a convolution as channels, in 4C: a pixel of the result has the channels of all its taps, tap after
+// tap.
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {

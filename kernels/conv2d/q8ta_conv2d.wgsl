@@ -1,13 +1,13 @@
-// Any convolution: dot products over input channel quads. Weight vectors: (channel quad, tap, input quad), a
-// word for each channel.
-// A group whose first input channel is not a multiple of 4 reads the words around it; weights outside it are 0.
+// Any convolution: dot products over input channel quads. Weight vectors: (channel quad, tap, input quad), a word for
+// each channel. A group whose first input channel is not a multiple of 4 also reads channels outside of the group;
+// their weights are 0.
 
 fn first_quad(channel: u32) -> u32 {
   return channel / params.channels_per_group * params.depth_per_group / 4u;
 }
 
-// The first thread of a team brings the start value.
-fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
+// The first thread of a team adds the start value.
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
   var acc: Acc;
   if (all(first == vec4<u32>(0u))) { acc = start_acc(p.y / 4u); }
   let words = vec4<u32>(first_quad(p.y), first_quad(p.y + 1u), first_quad(p.y + 2u), first_quad(p.y + 3u));

@@ -1,7 +1,8 @@
-// Depthwise convolution with one output channel per input channel. Weight words: (channel quad, tap), a lane a channel.
+// Depthwise convolution with one output channel for each input channel. Weights are words in order (channel quad, tap),
+// with a lane for each channel.
 
-// The first thread of a team brings the start value.
-fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
+// The first thread of a team adds the start value.
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
   var acc: Acc;
   if (all(first == vec4<u32>(0u))) { acc = start_acc(p.y / 4u); }
   let window = vec2<u32>(loop_end(params.kernel.x, p.z), loop_end(params.kernel.y, p.w));

@@ -1,7 +1,7 @@
 // Any convolution of a float image of up to 4 channels, quantized while loading: dot products over a pixel's channels.
 // Weight vectors: (channel quad, tap), a word for each channel. Linked: int8_of (quantize).
 
-// Channels past the last repeat it; they meet weights of 0.
+// Channels past the last one repeat it; their weights are 0.
 fn pixel(n: u32, row: u32, column: u32) -> u32 {
   if (row >= params.x_dims.z || column >= params.x_dims.w) { return splat(params.int8_zero); }
   let last = params.x_dims.y - 1u;
@@ -12,8 +12,8 @@ fn pixel(n: u32, row: u32, column: u32) -> u32 {
     x_at(vec4<u32>(n, min(3u, last), row, column))));
 }
 
-// The first thread of a team brings the start value.
-fn part(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
+// The first thread of a team adds the start value.
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   var acc = select(vec4<i32>(0), start_quad(p.y / 4u), all(first == vec4<u32>(0u)));
   for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
     // Unsigned: a row above the image wraps to a huge number.

@@ -1,4 +1,8 @@
-"""Importer functions for aten and ONNX calls of one tensor and a number that need more than a row of `unary.ROWS`."""
+"""Importer functions of aten and ONNX calls with one tensor that need more than a row of `functions.ROWS`.
+
+Each takes the builder and the call's arguments by name, and returns the name of the result. Each raises the builder's
+refusal where it says so.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,14 @@ from q8ta_wgpu.kernels.lib import onnx_calls
 
 
 def bounds(low: Any, high: Any) -> Attrs:
-    """Attributes of a clamp whose bounds may be None or infinite; torch gives the upper bound when they cross."""
+    """Attributes of `clamp`. Bounds may be None or infinite. Where low > high, both are `high`, as in torch."""
     high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
     low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
     return {"min": min(low, high), "max": high}
 
 
 def gelu(b: Builder, args: Mapping[str, Any]) -> str:
-    """gelu, exact or by tanh."""
+    """gelu, exact or by its tanh approximation."""
     return b.emit("gelu_tanh" if args["approximate"] == "tanh" else "gelu", (args["self"],))
 
 
@@ -38,20 +42,21 @@ def power(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def divisor(b: Builder, number: Any) -> float:
-    """A divisor that is not zero in float32."""
+    """The divisor as a float. Refuses one that is zero in float32."""
     if np.float32(number) == 0:
         raise b.refuse(f"it divides by zero, found the divisor {number}: divide by a number that float32 tells from 0")
     return float(number)
 
 
 def divide(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division with a rounding mode: down, towards zero or none."""
+    """A division by a number, with aten's rounding_mode 'floor', 'trunc' or None."""
     rounded = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(args.get("rounding_mode") or "", "divide")
     return b.emit(rounded, (args["self"],), {"divisor": divisor(b, args["other"])})
 
 
 def remainder(op: str) -> Import:
-    """The remainder of a division by a number. `remainder` has the divisor's sign, `fmod` the tensor's."""
+    """The importer of `op`, the remainder of a division by a number. `remainder` has the divisor's sign, `fmod` the
+    tensor's."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         return b.emit(op, (args["self"],), {"divisor": divisor(b, args["other"])})
@@ -60,7 +65,7 @@ def remainder(op: str) -> Import:
 
 
 def power_of(b: Builder, args: Mapping[str, Any]) -> str:
-    """A number to the power of a tensor."""
+    """A number to the power of a tensor, as exp(log(number) * tensor). Refuses numbers that are not positive."""
     base = float(args["self"])
     if base <= 0:
         raise b.refuse(f"it takes {base:g} to a power: a positive number is supported")
@@ -69,7 +74,7 @@ def power_of(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def logarithm(base: float) -> Import:
-    """The natural logarithm, scaled."""
+    """The importer of the logarithm to a base."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         natural = b.emit("log", (args["self"],))
@@ -79,7 +84,8 @@ def logarithm(base: float) -> Import:
 
 
 def compare(name: str) -> Import:
-    """A comparison with a number. Beyond the largest float lies only an infinity, so that float stands for it."""
+    """The importer of a comparison with a number. For equality with an infinity, elements are compared with the largest
+    float32: only the infinity exceeds it. Refuses other comparisons with an infinity."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         number = float(args["other"])
@@ -96,19 +102,19 @@ def compare(name: str) -> Import:
 
 
 def logical_not(b: Builder, args: Mapping[str, Any]) -> str:
-    """True where there is a zero."""
+    """True where an element is 0."""
     return b.emit("eq_scalar", (args["self"],), {"number": 0.0})
 
 
 def bitwise_not(b: Builder, args: Mapping[str, Any]) -> str:
-    """The other bits of integers; of bools the other one."""
+    """The inverted bits of integers; of bools their negation."""
     if b.type(args["self"]).dtype == INT32:
         return b.emit("affine", (args["self"],), {"factor": -1.0, "term": -1.0})
     return logical_not(b, args)
 
 
 def rsub(b: Builder, args: Mapping[str, Any]) -> str:
-    """A number or another tensor, minus alpha times this one."""
+    """other - alpha * self, where `other` is a number or a tensor."""
     number, alpha = number_of(b, args["other"], args["self"]), float(args["alpha"])
     if number is None:
         return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
@@ -116,11 +122,11 @@ def rsub(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def onnx_clip(b: Builder, args: Mapping[str, Any]) -> str:
-    """Clip; without bounds its operand."""
-    x, *given = args["inputs"]
+    """ONNX's Clip. Without bounds the result is its operand. Refuses bounds that are no constants."""
+    x, *inputs = args["inputs"]
     low, high = (
         args[name] if name in args else onnx_calls.number(b, bound, name)
-        for name, bound in zip(("min", "max"), (*given, None, None), strict=False)
+        for name, bound in zip(("min", "max"), (*inputs, None, None), strict=False)
     )
     if low is None and high is None:
         return str(x)
@@ -138,7 +144,7 @@ ONNX_GELU: Mapping[str, Import] = {
 
 
 def onnx_isinf(b: Builder, args: Mapping[str, Any]) -> str:
-    """IsInf, of one sign or both."""
+    """ONNX's IsInf, of one sign or both."""
     (x,) = args["inputs"]
     match bool(args["detect_negative"]), bool(args["detect_positive"]):
         case True, True:
@@ -150,7 +156,7 @@ def onnx_isinf(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def onnx_hardsigmoid(b: Builder, args: Mapping[str, Any]) -> str:
-    """HardSigmoid of any slope."""
+    """ONNX's HardSigmoid: min(max(alpha * x + beta, 0), 1)."""
     (x,), alpha, beta = args["inputs"], float(args["alpha"]), float(args["beta"])
     if np.float32(alpha) == np.float32(1 / 6) and beta == 0.5:
         return b.emit("hardsigmoid", (x,))
@@ -159,7 +165,7 @@ def onnx_hardsigmoid(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def onnx_swish(b: Builder, args: Mapping[str, Any]) -> str:
-    """x * sigmoid(alpha * x)."""
+    """ONNX's Swish: x * sigmoid(alpha * x)."""
     (x,), alpha = args["inputs"], float(args["alpha"])
     if alpha == 1:
         return b.emit("silu", (x,))

@@ -22,7 +22,7 @@ def _float_params(call: Call) -> Params:
 
 
 def _float_reference(function: Callable[[Array, Array, Any], Array]) -> Callable[[Call, Sequence[Array]], Array]:
-    """A sum or a product: of int32 as in two's complement."""
+    """The reference of a sum or product. int32 wraps as in two's complement."""
 
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
         alpha = call.attrs.get("alpha", 1.0)
@@ -35,8 +35,8 @@ def _float_reference(function: Callable[[Array, Array, Any], Array]) -> Callable
 
 
 def _import(op: str, sign: float = 1.0) -> Import:
-    """The importer of aten's a OP b. b may be a number, and either shape may broadcast. `sign` is that of b in a
-    sum."""
+    """The importer of aten's add, sub or mul. The second operand may be a number, and shapes may broadcast. `sign` is
+    the sign of the second operand in a sum."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         alpha = sign * float(args.get("alpha", 1))
@@ -93,7 +93,7 @@ _LINES = (
     ((8, 1, 1), (2, 8, 4, 5)),
     ((7,), (3, 7)),
 )
-"""Operands that repeat what lies beside each other."""
+"""Shapes where one operand is contiguous data that repeats."""
 
 
 def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: ToInt8) -> Op:

@@ -1,5 +1,6 @@
-// Functions of two elements, and where a result's element finds them: by its coordinates (a dimension of extent 1 is read
-// at 0), or by its index, or that of its vector of four. Linked: apply; for indices first and second.
+// Functions of two elements. Operands are read by coordinates (compute), where dimensions of extent 1 are broadcast, by
+// the index of an element (computed), or by the index of a vector of four (computed_four). Linked: apply; first and
+// second, which read an operand by an index of the result.
 fn compute(p: vec4<u32>) -> Element {
   return apply(a_at(min(p, params.a_dims - 1u)), b_at(min(p, params.b_dims - 1u)));
 }
@@ -27,20 +28,20 @@ fn second_four_run(at: u32) -> vec4<Element> { return vec4<Element>(b[at * 4u / 
 fn add(a: Element, b: Element) -> Element { return a + params.alpha * b; }
 fn mul(a: Element, b: Element) -> Element { return a * b; }
 
-// Divisions by zero are told by the divisor's bits: a shader may be compiled as if there were no infinities.
+// A zero divisor is recognized by its bits: a compiler may assume that there are no infinities.
 fn div(a: f32, b: f32) -> f32 {
   if ((bitcast<u32>(b) & 0x7fffffffu) != 0u) { return divided(a, b); }
   let sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
-  let nothing = is_nan(a) || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
-  return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing));
+  let undefined = is_nan(a) || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
+  return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, undefined));
 }
 
 fn floor_divide_tensors(a: f32, b: f32) -> f32 {
   let infinite = (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
-  let nothing = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
+  let undefined = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(a) & 0x7fffffffu) == 0u;
   if ((bitcast<u32>(b) & 0x7fffffffu) == 0u) {
     let sign = (bitcast<u32>(a) ^ bitcast<u32>(b)) & 0x80000000u;
-    return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, nothing && !infinite));
+    return bitcast<f32>(select(0x7f800000u | sign, params.not_a_number, undefined && !infinite));
   }
   if (is_nan(a) || is_nan(b) || infinite) { return bitcast<f32>(params.not_a_number); }
   return floor_quotient(a, b);
@@ -48,8 +49,8 @@ fn floor_divide_tensors(a: f32, b: f32) -> f32 {
 
 fn remainder_tensors(a: f32, b: f32) -> f32 {
   let infinite = (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
-  let nothing = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(b) & 0x7fffffffu) == 0u;
-  if (nothing) { return bitcast<f32>(params.not_a_number); }
+  let undefined = is_nan(a) || is_nan(b) || infinite || (bitcast<u32>(b) & 0x7fffffffu) == 0u;
+  if (undefined) { return bitcast<f32>(params.not_a_number); }
   return floor_remainder(a, b);
 }
 
@@ -61,7 +62,7 @@ fn minimum(a: f32, b: f32) -> f32 {
   return select(select(b, a, a < b || is_nan(a)), b, is_nan(b));
 }
 
-// Of negative numbers whole exponents alone have a power, with the sign of the odd ones; to the power of 0 all is 1.
+// A negative base needs an integer exponent, and an odd one gives a negative result. Anything to the power of 0 is 1.
 fn pow_tensors(a: f32, b: f32) -> f32 {
   if (b == 0.0 && !is_nan(b)) { return 1.0; }
   let negative = a < 0.0 && bitcast<u32>(a) != 0xff800000u;
@@ -71,7 +72,7 @@ fn pow_tensors(a: f32, b: f32) -> f32 {
   return select(magnitude, -magnitude, odd && a < 0.0);
 }
 
-// The larger one by what the other adds to it, so that no square overflows.
+// large * sqrt(1 + (small / large)^2), so that no square overflows.
 fn hypot(x: f32, y: f32) -> f32 {
   let a = abs(x);
   let b = abs(y);
@@ -83,18 +84,19 @@ fn hypot(x: f32, y: f32) -> f32 {
   return large * sqrt(1.0 + ratio * ratio);
 }
 
-// The angle of (b, a) within the first eighth of the circle, mirrored to where it lies; signs by bits, as zeros have one.
+// The angle of (b, a): computed in the first eighth of the circle, then mirrored. Signs are taken from the bits, since
+// zeros have signs.
 fn atan2_tensors(a: f32, b: f32) -> f32 {
   if (is_nan(a) || is_nan(b)) { return bitcast<f32>(params.not_a_number); }
-  let high = min(abs(a), 3e38);
-  let wide = min(abs(b), 3e38);
-  let eighth = atan(min(high, wide) / max(max(high, wide), 1e-37));
-  let quarter = select(eighth, 1.57079633 - eighth, high > wide);
+  let height = min(abs(a), 3e38);
+  let width = min(abs(b), 3e38);
+  let eighth = atan(min(height, width) / max(max(height, width), 1e-37));
+  let quarter = select(eighth, 1.57079633 - eighth, height > width);
   let half = select(quarter, 3.14159265 - quarter, (bitcast<u32>(b) & 0x80000000u) != 0u);
   return bitcast<f32>(bitcast<u32>(half) | (bitcast<u32>(a) & 0x80000000u));
 }
 
-// Comparisons, 1 where they hold; with NaN none does but that two are different.
+// Comparisons: 1 where they hold, else 0. With NaN only `ne` holds.
 fn gt(a: f32, b: f32) -> f32 {
   return select(0.0, 1.0, a > b && !is_nan(a) && !is_nan(b));
 }

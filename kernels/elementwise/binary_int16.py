@@ -1,8 +1,10 @@
-"""div, maximum, minimum and comparisons of two tensors, one or both of them int16, with broadcasting.
+"""div, maximum, minimum and comparisons of two tensors with broadcasting, where one or both are int16.
 
-A maximum is that of both operands in steps of the result. A comparison is one of numbers, each a product in float32, of
-scales made so large that no number is denormal. A quotient needs no float division: the divisor is shifted to 16 bits,
-and two integer divisions of the multiplier's mantissa by it give 24 bits of a factor for the dividend.
+* maximum, minimum: both operands are converted to steps of the result and compared.
+* Comparisons: both operands are multiplied by their scales in float32 and compared. The scales are first multiplied by
+  a common power of two, so that no product is denormal.
+* div: the divisor is shifted to 16 bits. Two integer divisions of the multiplier's mantissa by it give 24 bits of a
+  factor for the dividend, so that no float division is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def _factors(a: float, b: float) -> dict[str, float] | None:
 
 
 def lower_extreme(op: str) -> Lower:
-    """Of a maximum or minimum."""
+    """The lowering of a maximum or minimum to `op`."""
 
     def lower(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form | str:
         factors = _factors(a.scale / out.scale, b.scale / out.scale)
@@ -43,11 +45,11 @@ def lower_extreme(op: str) -> Lower:
 
 
 def lower_comparison(op: str) -> Lower:
-    """Of a comparison, whose result is 0 or 1."""
+    """The lowering of a comparison, whose result is 0 or 1, to `op`."""
 
     def lower(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form | str:
-        unit = 2.0 ** math.floor(math.log2(max(a.scale, b.scale)))
-        factors = _factors(a.scale / unit, b.scale / unit)
+        power = 2.0 ** math.floor(math.log2(max(a.scale, b.scale)))
+        factors = _factors(a.scale / power, b.scale / power)
         one = int(np.rint(min(1.0 / out.scale, arithmetic.STEPS_LIMIT)))
         return Int8Form(op, (0, 1), {**factors, "one": one, "lo": call.lo, "hi": call.hi}) if factors else _TOO_FAR
 
@@ -55,7 +57,7 @@ def lower_comparison(op: str) -> Lower:
 
 
 def lower_quotient(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form | str:
-    """Of a division."""
+    """The lowering of a division to q16ta_div."""
     multiplier = a.scale / b.scale / out.scale
     if not _FACTOR.low <= multiplier <= _FACTOR.high:
         return _TOO_FAR
@@ -93,7 +95,7 @@ def _comparison(function: Callable[[Array, Array], Array]) -> Callable[[Call, Se
 
 
 def _mantissa(multiplier: float) -> tuple[int, int]:
-    """(M, e): the float32 number as M·2^e with 24 bits in M."""
+    """(M, e) with multiplier = M * 2^e, where M has 24 bits."""
     fraction, exponent = math.frexp(multiplier)
     return int(fraction * 2**24), exponent - 24
 

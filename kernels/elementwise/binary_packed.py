@@ -1,4 +1,4 @@
-"""Kernels of two packed values, int8 or int16: by whole words where that is possible, else element by element."""
+"""Kernels of two int8 or int16 values: by whole words where that is possible, else element by element."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTEGER_PAIR = (Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS))
 
 
 def pair_fields(call: Call) -> Params:
-    """The uniform fields of the zero points of two operands, and of what the result is stored with."""
+    """Uniform fields: the zero points of two operands, and the result's zero point and range."""
     zeros = {f"{name}_zero": np.int32(zero) for name, zero in zip("ab", call.zeros, strict=False)}
     return {**arithmetic.stored_fields(call), **zeros}
 
@@ -29,7 +29,14 @@ def packed_kernels(
     params: Callable[[Call], Params] = no_params,
     constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
 ) -> tuple[Kernel, ...]:
-    """Kernels of an operator on two packed values: by whole words where all shapes are the same, else by elements."""
+    """The kernels of an operator on two packed values: by whole words where all shapes are equal, and by elements.
+
+    Args:
+        name: of the operator, and of the WGSL function of two elements.
+        files: WGSL that defines this function.
+        params: uniform fields.
+        constants: WGSL constants.
+    """
     files = ("binary_packed", *files, f"apply={name}")
     return (
         Kernel(
@@ -48,16 +55,17 @@ def packed_kernels(
 
 
 def _line(call: Call) -> int | None:
-    """Which operand is one line that every line of the result takes, as a bias is; None where neither is."""
+    """The index of an operand that is one line along the last dimension, added to every line as a bias is; None where
+    neither is."""
     shape = call.output.shape
-    for at, (line, whole) in enumerate((call.inputs, call.inputs[::-1])):
-        if whole.shape == shape and line.shape[-1:] == shape[-1:] == (line.numel,) and line.numel < whole.numel:
-            return at
+    for index, (line, other) in enumerate((call.inputs, call.inputs[::-1])):
+        if other.shape == shape and line.shape[-1:] == shape[-1:] == (line.numel,) and line.numel < other.numel:
+            return index
     return None
 
 
 def line_kernel(name: str, params: Callable[[Call], Params]) -> Kernel:
-    """By whole words where an operand is one line."""
+    """The kernel by whole words for calls where an operand is one line."""
     return Kernel(
         f"{name}.line",
         lambda call: (

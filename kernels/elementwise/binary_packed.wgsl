@@ -1,4 +1,4 @@
-// apply(a, b) on elements; a dimension of extent 1 is read at 0.
+// apply(a, b) on elements. Dimensions of extent 1 are broadcast.
 fn compute(p: vec4<u32>) -> i32 {
   return apply(a_at(min(p, params.a_dims - 1u)), b_at(min(p, params.b_dims - 1u)));
 }
@@ -11,13 +11,14 @@ fn combine(a: a_Word, b: b_Word) -> Word {
     apply(left.x, right.x), apply(left.y, right.y), apply(left.z, right.z), apply(left.w, right.w)));
 }
 
-// params.offset is minus the zero points times their multipliers: sums wrap modulo 2^32, the whole of one fits.
+// params.offset is minus the zero points times their multipliers. Partial sums may wrap modulo 2^32; the complete sum
+// fits.
 fn q8ta_add(a: i32, b: i32) -> i32 {
   let v = a * params.a_multiplier + (b * params.b_multiplier + params.offset);
   return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);
 }
 
-// Of operands of int8 or int16.
+// Operands are int8 or int16.
 fn q16ta_add(a: i32, b: i32) -> i32 {
   let v = scaled_term(a - params.a_zero, params.a_multiplier) + scaled_term(b - params.b_zero, params.b_multiplier);
   return clamp(rte(v, params.shift) + params.zero, params.lo, params.hi);

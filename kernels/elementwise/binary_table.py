@@ -1,7 +1,7 @@
-"""div, pow, hypot, atan2, maximum, minimum and comparisons of two tensors, with broadcasting. In int8 each is an exact
-table of 65,536 entries; with an int16 operand some are integer arithmetic (binary_int16.py).
+"""div, pow, hypot, atan2, maximum, minimum and comparisons of two tensors, with broadcasting.
 
-A bool is 0 or 1, and a logical "and" is the minimum of two.
+In int8 each is a table of 256 x 256 entries. With an int16 operand, div, maximum, minimum and comparisons are integer
+arithmetic (binary_int16.py). Bools are 0 and 1: a logical "and" is a minimum.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
     return np.asarray(table[a.astype(np.int64) + 128, b.astype(np.int64) + 128])
 
 
-def _lower(function: Function, wide: Lower | None) -> ToInt8:
+def _lower(function: Function, int16: Lower | None) -> ToInt8:
     def lower(call: QuantizedCall) -> Int8Form | str:
         a, b = call.q
         if a is None or b is None or call.out is None:
             return "it needs two quantized operands and a quantized result"
-        if wide and INT16X4 in (a.dtype, b.dtype):
-            return wide(a, b, call.out, call)
+        if int16 and INT16X4 in (a.dtype, b.dtype):
+            return int16(a, b, call.out, call)
         with np.errstate(all="ignore"):
             values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
         return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})
@@ -99,7 +99,7 @@ def _import_remainder(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """maximum or minimum; with a number it is a clamp."""
+    """The importer of maximum or minimum. With a number it is a clamp."""
     bound = "min" if op == "maximum" else "max"
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
@@ -119,7 +119,7 @@ _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "
 
 
 def _import_compare(name: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """A comparison: a < b is imported as b > a. With a number it is a function of one tensor."""
+    """The importer of a comparison. a < b is imported as b > a. With a number it is an operator of one tensor."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         left, right = args["self"], args["other"]
@@ -134,7 +134,7 @@ def _import_compare(name: str) -> Callable[[Builder, Mapping[str, Any]], str]:
 
 
 def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """A logical operator of bools, or of numbers compared with 0."""
+    """The importer of a logical operator. Numbers that are not 0 are true."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         sides = (b.emit("ne_scalar", (args[name],), {"number": 0.0}) for name in ("self", "other"))
@@ -145,12 +145,12 @@ def _import_logical(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
 
 
 def _holds(compare: Function) -> Function:
-    """The function that is 1 where a comparison holds in float32, as in torch, else 0."""
+    """A float64 function that is 1 where the comparison holds in float32, as in torch, else 0."""
     return lambda a, b: compare(a.astype(np.float32), b.astype(np.float32)).astype(np.float64)
 
 
 def _divided(function: Function) -> Function:
-    """A function of integers and divisors, of which 0 counts as 1."""
+    """A function of integers and their divisors, in which a divisor of 0 counts as 1."""
     return lambda a, b: function(a, np.where(b == 0, 1, b))
 
 
@@ -160,7 +160,8 @@ def _infer_comparison(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shap
 
 
 def _import_bits(op: str, of_bools: Import | None) -> Import:
-    """An operator on the bits of integers, of which either may be a number; of bools it is another one."""
+    """The importer of `op`, an operator on the bits of int32. Either operand may be a number. `of_bools` imports the
+    same call of bools; None refuses it."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         pair = args["self"], args["other"]
@@ -184,7 +185,7 @@ def _shifts(name: str, short: str) -> tuple[tuple[str, str], ...]:
 
 
 def _shifted(function: Function) -> Function:
-    """A function of integers and how many bits they are shifted by, from 0 to 31."""
+    """A function of integers and of shifts, which are clamped to 0..31 bits."""
     return lambda a, b: function(a, np.clip(b, 0, 31)).astype(np.int32)
 
 
@@ -206,14 +207,14 @@ def _params(call: Call) -> Params:
 
 
 def _onnx_mod(b: Builder, args: Mapping[str, Any]) -> str:
-    """Mod: with fmod the sign is that of the first operand."""
+    """ONNX's Mod. With `fmod` the result has the sign of the first operand, else of the second."""
     left, right = args["inputs"]
     if not args["fmod"]:
         return b.aten("aten.remainder.Tensor", {"self": left, "other": right})
     if (divisor := number_of(b, right, left)) is not None:
         return b.aten("aten.fmod.Scalar", {"self": left, "other": divisor})
-    whole = b.emit("trunc", (b.emit("div", spread(b, left, right)),))
-    return b.emit("add", spread(b, left, b.emit("mul", spread(b, whole, right))), {"alpha": -1.0})
+    quotient = b.emit("trunc", (b.emit("div", spread(b, left, right)),))
+    return b.emit("add", spread(b, left, b.emit("mul", spread(b, quotient, right))), {"alpha": -1.0})
 
 
 _PAIR = ("self", "other")
@@ -236,10 +237,19 @@ def _op(
     function: Function,
     aten: Mapping[str, Any],
     tolerance: float,
-    wide: Lower | None = None,
+    int16: Lower | None = None,
     integers: Function | None = None,
 ) -> Op:
-    """`integers` is the function of int64 that binary_int32.wgsl computes: bools of a comparison, else integers."""
+    """An operator of two tensors.
+
+    Args:
+        name: of the operator, and of its function in binary.wgsl.
+        function: its definition, of float64 arrays.
+        aten: its importer functions.
+        tolerance: as for Op.
+        int16: its lowering with an int16 operand.
+        integers: its definition for int32 operands, of int64 arrays. A comparison gives bools, others give integers.
+    """
     dtypes = NUMBERS if integers else (FLOAT32,)
     compares = integers in (np.greater, np.greater_equal, np.equal, np.not_equal)
 
@@ -253,7 +263,7 @@ def _op(
         kernels=(flat.kernel(name, files, ("a", "b"), _params, integers=_of_integers(name) if integers else ()),),
         aten=aten,
         onnx=_ONNX.get(name, {}),
-        int8=Arithmetic(_lower(function, wide), reads_int16=wide is not None, gives_int16=True),
+        int8=Arithmetic(_lower(function, int16), reads_int16=int16 is not None, gives_int16=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
         tolerance=tolerance,

@@ -14,7 +14,8 @@ from q8ta_wgpu.ir.op import Builder, Import, one_dtype
 
 
 def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of float32 operators of two values."""
+    """The shape rule of float32 operators of two values. Raises GraphError unless they broadcast in the last three
+    dimensions."""
     a, b = types[0].shape, types[1].shape
     try:
         shape = np.broadcast_shapes(a, b)
@@ -26,12 +27,14 @@ def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def broadcast_numbers(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of operators of two values of one dtype."""
+    """The shape rule of operators of two values of one dtype, float32 or int32. Raises GraphError as `broadcast` and
+    `one_dtype` do."""
     return broadcast(types, attrs)[0], one_dtype(types, attrs)
 
 
 def number_of(b: Builder, operand: Any, other: str) -> float | None:
-    """A Python number, or the value of a one-element constant that adds no dimensions to `other`; else None."""
+    """The number that an operand is: a Python number, or a constant of one element that adds no dimensions to the value
+    `other`. None for other operands."""
     if not isinstance(operand, str):
         return float(operand)
     array = b.array(operand)
@@ -40,7 +43,7 @@ def number_of(b: Builder, operand: Any, other: str) -> float | None:
 
 
 def spread(b: Builder, left: str, right: str) -> tuple[str, str]:
-    """Two values whose shapes broadcast in the last three dimensions only."""
+    """Two values expanded so that they broadcast in the last three dimensions only, as kernels require."""
     shapes = [b.type(name).shape for name in (left, right)]
     shape = np.broadcast_shapes(*shapes)
     if len(shape) <= 4 or shapes[0][:-3] == shapes[1][:-3]:
@@ -53,7 +56,7 @@ def spread(b: Builder, left: str, right: str) -> tuple[str, str]:
 
 
 def onnx_rule(aten: str, **arguments: Any) -> Import:
-    """The importer of an ONNX operator of two or more operands, each joined to the ones before it."""
+    """The importer of an ONNX operator of one or more operands, as the aten operator of two, applied from the left."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         first, *others = map(str, args["inputs"])

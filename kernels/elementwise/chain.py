@@ -1,10 +1,11 @@
-"""Chains of elementwise operators between two stored tensors, in one dispatch and rounded once.
+"""Chains of elementwise operators that are fused into one dispatch and rounded once.
 
-A chain begins with one value, an add or a mul: an exact integer sum, of an add with int16 one of terms as in q16ta_add.
-Then it is like a weighted sum: a multiplier and
-an offset for each channel, which take in batch norms, and the stages of an epilogue: an addend, an activation as a
-curve or PReLU slopes by channel, the rounding, and stages after it. Without anything in between, the operators are
-q8ta_add, q16ta_add and q8ta_mul. A chain may begin with a float32 value, of which the multiplier makes an integer.
+A chain begins with an integer sum: one value, an add or a mul. The sum is exact; an add with an int16 operand sums
+rounded terms as q16ta_add does. A chain may also begin with a float32 value, which its multipliers make integers.
+
+What follows is as in a weighted sum. Each channel has a multiplier and an offset, which include batch norms. Then come
+the stages of an epilogue: an addend, an activation (a curve, or PReLU slopes), the rounding, and stages after it. An
+add or mul with nothing to fuse is q8ta_add, q16ta_add or q8ta_mul instead.
 """
 
 from __future__ import annotations
@@ -35,8 +36,19 @@ Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]
 def lower(
     call: QuantizedCall, op: str, scale: float, reached: float, operands: Sequence[int], attrs: Attrs
 ) -> Int8Form | str:
-    """The int8 form of a chain that begins with `op`. A step of its sum is worth `scale`, and its magnitude is at most
-    `reached`."""
+    """The int8 form of a chain that begins with an integer sum.
+
+    Args:
+        call: the quantized call, with the operators that are fused after it.
+        op: the operator of the chain.
+        scale: real value of a step of the sum.
+        reached: the largest magnitude of the sum, a real value.
+        operands: indices of the call's operands that the sum reads.
+        attrs: attributes of the sum.
+
+    Returns:
+        The form, or the reason why there is none.
+    """
     assert call.out is not None
     factor, term = call.affine or (np.ones(1), np.zeros(1))
     if call.slopes is not None:
@@ -50,7 +62,7 @@ def lower(
 
 
 def lower_float(call: QuantizedCall, op: str) -> Int8Form | str:
-    """The form of a chain that begins with a float32 value, whatever its size."""
+    """The int8 form of a chain that begins with a float32 value of any magnitude, or the reason why there is none."""
     assert call.out is not None and call.affine is not None
     factor, term = (np.broadcast_to(v, np.shape(call.slopes if call.slopes is not None else v)) for v in call.affine)
     found = rounding(call, call.out, factor, term, FLOAT_MAX)
@@ -62,13 +74,13 @@ def lower_float(call: QuantizedCall, op: str) -> Int8Form | str:
 
 
 def check_product(types: tuple[TensorType, ...]) -> None:
-    """Raises GraphError where a product of two operands' steps passes int32."""
+    """Raises GraphError where a product of two quantized operands could pass int32."""
     spans = [t.q.span for t in types[:2] if t.q is not None]
     if math.prod(spans) > arithmetic.INT32_MAX:
         raise GraphError(f"a product of {spans[0]} and {spans[1]} steps passes int32: int16 needs zero points near 0")
 
 
-def _check_whole_sum(types: tuple[TensorType, ...], attrs: Attrs) -> None:
+def _check_sum(types: tuple[TensorType, ...], attrs: Attrs) -> None:
     if not arithmetic.sum_fits(attrs["a_multiplier"], attrs["b_multiplier"], 1):
         raise GraphError(f"multipliers {attrs['a_multiplier']} and {attrs['b_multiplier']} pass int32")
 
@@ -100,7 +112,7 @@ def _reference(sums: Sums, operands: int) -> Callable[[Call, Sequence[Array]], A
 
 def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if any(isinstance(stage, Add | Mul | Residual | ScaledResidual) for stage in attrs["epilogue"].stages):
-        raise GraphError(f"what begins with a float32 value adds no other to it, found {attrs['epilogue']}")
+        raise GraphError(f"a chain that begins with a float32 value adds no other value, found {attrs['epilogue']}")
     return _infer(types, attrs, 1)
 
 
@@ -115,22 +127,22 @@ def _reference_float(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _source(name: str, operands: Sequence[str], channels: str = "") -> Callable[[Call], tuple[str, ...]]:
-    """WGSL files of a chain. Their hooks read at a word of the result, in place of those for sums of four channels."""
+    """The WGSL of a chain. Its hooks read operands by the index of a word, instead of by a quad of channels."""
 
     def source(call: Call) -> tuple[str, ...]:
         stages = call.attrs["epilogue"].stages
-        sloped = any(isinstance(s, Slopes) for s in stages)
-        wide = any(isinstance(s, RequantizeInt16) for s in stages)
+        prelu = any(isinstance(s, Slopes) for s in stages)
+        int16 = any(isinstance(s, RequantizeInt16) for s in stages)
         hooks = [
-            f"quad_value={'requantized_int16' if wide else 'requantized'}",
-            f"Channel={'Sloped' if sloped else 'Channel'}",
-            f"channels_at={channels}{'sloped_at' if sloped else 'unsloped_at'}",
+            f"quad_value={'requantized_int16' if int16 else 'requantized'}",
+            f"Channel={'PreluChannel' if prelu else 'Channel'}",
+            f"channels_at={channels}{'prelu_channels_at' if prelu else 'plain_channels_at'}",
             f"sums={name}_sums",
         ]
         hooks += ["residual_of=residual_at_word"] * any(isinstance(s, Residual | ScaledResidual) for s in stages)
         hooks += ["addend_of=addend_at_word"] * any(isinstance(s, Add | Mul) for s in stages)
         for operand, t in zip(operands, call.inputs, strict=False):
-            hooks.append(f"{operand}_here={operand}_{'same' if t.shape == call.output.shape else 'spread'}")
+            hooks.append(f"{operand}_values={operand}_{'same' if t.shape == call.output.shape else 'broadcast'}")
         return "chain", *hooks
 
     return source
@@ -156,12 +168,12 @@ def _params(operands: Sequence[str]) -> Callable[[Call], Params]:
 
 
 def _channel_axis(call: Call) -> dict[str, int]:
-    """The canonical axis of the channels, dimension 1."""
+    """The WGSL constant of the channels' axis: dimension 1, as an axis of the canonical shape."""
     return {"CHANNEL_AXIS": min(max(5 - len(call.output.shape), 0), 3)}
 
 
 def _parameters(count: int) -> tuple[Operand, ...]:
-    """The numbers of each channel, behind so many activations."""
+    """The operands with a number for each channel. `count` activations precede them."""
     return (
         Operand("multiplier", constant=True, valid=valid.finite(count)),
         Operand("offset", constant=True, dtypes=(INT32,), valid=valid.within(count + 1, arithmetic.OFFSET_LIMIT)),
@@ -217,7 +229,7 @@ def _add_terms(call: Call, arrays: Sequence[Array]) -> NDArray[np.int64]:
     return a + b
 
 
-_WHOLE = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
+_INTEGER = Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX)
 _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)
 
 OPS = (
@@ -231,7 +243,7 @@ OPS = (
         kernels=(
             Kernel(
                 "q8ta_quantize_channels",
-                _source("q8ta_quantize_channels", (), "whole_"),
+                _source("q8ta_quantize_channels", (), "unscaled_"),
                 (FLOAT,),
                 ANY_INT8,
                 params=_params(("x",)),
@@ -245,9 +257,9 @@ OPS = (
         "q8ta_add_chain",
         ("a", "b"),
         _add_sums,
-        {"a_multiplier": _WHOLE, "b_multiplier": _WHOLE},
+        {"a_multiplier": _INTEGER, "b_multiplier": _INTEGER},
         (INT8X4,),
-        _check_whole_sum,
+        _check_sum,
     ),
     _op("q16ta_add_chain", ("a", "b"), _add_terms, {"a_multiplier": _FACTOR, "b_multiplier": _FACTOR}),
     _op(

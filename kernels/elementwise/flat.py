@@ -1,5 +1,7 @@
-"""Elementwise operators on row-major values, by the index of an element rather than by its coordinates: four of them a
-thread where each operand is read in whole vectors, or one element of it serves all four."""
+"""Kernels of elementwise operators on row-major values that find elements by index, not by coordinates.
+
+A thread computes four elements if of each operand it reads a vector of four or a single element.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,21 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 
 ROLES = ("first", "second")
-"""What WGSL calls the functions that read operands."""
+"""Names in WGSL of the functions that read the operands."""
 
 
-def _run(t: TensorType, whole: Shape) -> tuple[int, int] | None:
-    """Where elements of a result find theirs of an operand that it repeats: at index // inner % count. None where its
-    dimensions that are not repeated do not lie beside each other."""
-    padded = (1,) * (len(whole) - len(t.shape)) + tuple(t.shape)
-    own = [d for d, (one, every) in enumerate(zip(padded, whole, strict=True)) if one == every > 1]
+def _run(t: TensorType, shape: Shape) -> tuple[int, int] | None:
+    """(inner, count) such that element i of a result of `shape` reads element i // inner % count of an operand that is
+    broadcast. None where dimensions that are broadcast lie between others, so that there is no such formula."""
+    padded = (1,) * (len(shape) - len(t.shape)) + tuple(t.shape)
+    own = [d for d, (n, extent) in enumerate(zip(padded, shape, strict=True)) if n == extent > 1]
     first, last = (own[0], own[-1] + 1) if own else (0, 0)
-    return (math.prod(whole[last:]), t.numel) if math.prod(whole[first:last]) == t.numel else None
+    return (math.prod(shape[last:]), t.numel) if math.prod(shape[first:last]) == t.numel else None
 
 
 def _ways(call: Call) -> list[str]:
-    """How each operand is found: at the `same` index, in a `line` that is repeated, in a `run` of which each element is
-    repeated, too, or, where this is empty, by coordinates."""
+    """How each operand is read, by the names of `_run`: `same` index; `line`, index % count; `run`, index // inner %
+    count; or by coordinates, an empty string."""
     ways = []
     for t in call.inputs:
         run = _run(t, call.output.shape)
@@ -37,13 +39,11 @@ def _ways(call: Call) -> list[str]:
 
 
 def _by_vectors(call: Call) -> bool:
-    whole = call.output
-
     def fits(t: TensorType, way: str) -> bool:
-        inner, count = _run(t, whole.shape) or (1, 1)
+        inner, count = _run(t, call.output.shape) or (1, 1)
         return bool(way) and (inner if way == "run" else count) % 4 == 0
 
-    return whole.numel % 4 == 0 and all(map(fits, call.inputs, _ways(call)))
+    return call.output.numel % 4 == 0 and all(map(fits, call.inputs, _ways(call)))
 
 
 def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _fields(call: Call, names: Sequence[str]) -> Params:
-    """The uniform fields of operands that are repeated."""
+    """Uniform fields of each operand: the numbers of `_run`."""
     runs = [_run(t, call.output.shape) or (1, 1) for t in call.inputs]
     return {
         f"{name}_{field}": np.uint32(n)
@@ -78,19 +78,19 @@ def kernel(
 
     Args:
         name: of the operator.
-        files: WGSL that defines `computed` of an index, `computed_four` of a vector's and, where operands may be
-            repeated in any dimensions, `compute` of coordinates.
+        files: WGSL that defines `computed(index)`, `computed_four(index of a vector)` and, for several operands,
+            `compute(coordinates)`.
         operands: names of its operands.
         params: uniform fields.
-        constants: of the WGSL.
-        integers: files in place of these where operands are int32, with a main; empty where there are none.
+        constants: WGSL constants.
+        integers: WGSL files, one with a main, for int32 operands; empty where int32 needs none of its own.
     """
 
-    def apart(call: Call) -> bool:
+    def is_int32(call: Call) -> bool:
         return bool(integers) and call.inputs[0].dtype == INT32
 
     def wide(call: Call) -> tuple[str, ...]:
-        if apart(call) or not _by_vectors(call):
+        if is_int32(call) or not _by_vectors(call):
             return ()
         return *(operand for operand, way in zip(operands, _ways(call), strict=True) if way != "run"), "y"
 
@@ -99,7 +99,7 @@ def kernel(
 
     return Kernel(
         name,
-        lambda call: integers if apart(call) else _source(call, files),
+        lambda call: integers if is_int32(call) else _source(call, files),
         (FLOAT,),
         FLOAT,
         wide=wide,

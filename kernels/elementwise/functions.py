@@ -1,4 +1,4 @@
-"""The elementwise functions of one tensor, one row of a table each: what it computes, and which calls it stands for.
+"""The table of elementwise functions of one tensor: the definition of each, and the calls that are imported as it.
 
 `unary.py` makes an operator of each row. NaN, infinities and zeros give what torch gives.
 """
@@ -69,27 +69,27 @@ def _hardsigmoid(x: Float64) -> Float64:
 
 
 def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, Attrs], Array]:
-    """The function that is 1 where a comparison with a number holds in float32, as in torch, else 0."""
+    """A float64 function that is 1 where the comparison with a number holds in float32, as in torch, else 0."""
     return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
 
 
 def _with_number(compare: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
-    """Where integers compare with a number."""
+    """A comparison of integers with a number, which gives bools."""
     return lambda x, a: compare(x, int(a["number"]))
 
 
 def _as_float32(x: Float64) -> Float64:
-    """The numbers that torch has: what jumps depends on their last bit."""
+    """Numbers rounded to float32, as torch has them: at a discontinuity the last bit decides."""
     return x.astype(np.float32).astype(np.float64)
 
 
-def _whole(function: Callable[[Float64], Float64]) -> Callable[[Float64, Attrs], Array]:
-    """A function of float32 numbers to whole ones."""
+def _rounding(function: Callable[[Float64], Float64]) -> Callable[[Float64, Attrs], Array]:
+    """A function of float32 numbers whose results are integers."""
     return lambda x, _: function(_as_float32(x))
 
 
 def _divided(function: Callable[[Float64, float], Float64]) -> Callable[[Float64, Attrs], Array]:
-    """A function of float32 numbers and a divisor."""
+    """A function of float32 numbers and a divisor, rounded to float32."""
     return lambda x, a: function(_as_float32(x), float(np.float32(a["divisor"])))
 
 
@@ -99,12 +99,22 @@ def _erf(x: Float64) -> Float64:
 
 @dataclass(frozen=True)
 class Row:
-    """One function: f(float64 array, attrs), its attributes (at most three), and the aten calls it stands for.
+    """One elementwise function of one tensor.
 
-    `aten` maps an overload name (`relu.default`) to a function from the call's arguments to the attributes. Where the
-    import needs more than that, `rules` maps the name to an importer function. `onnx` and `onnx_rules` are the same for
-    ONNX calls. `of_integers` is the function of int64 that unary_int32.wgsl computes: bools of a comparison, else
-    integers modulo 2^32.
+    Attributes:
+        name: of the operator.
+        function: its definition, (float64 array, attrs) -> array of the same shape.
+        schema: its attributes, at most three.
+        aten: functions from the arguments of an aten call to the attributes, by overload name (`relu.default`).
+        rules: importer functions by overload name, for calls that need more.
+        onnx, onnx_rules: the same by ONNX operator.
+        clamp: for a function that clamps: attrs -> (low, high).
+        as_curve: whether an epilogue can compute it as a piecewise linear curve.
+        whole: whether its results are integers.
+        of_integers: its definition for int32, (int64 array, attrs) -> array: bools of a comparison, else integers
+            modulo 2^32. None where it takes float32 only.
+        attrs: attributes of the tested calls.
+        tolerance: as for Op.
     """
 
     name: str
@@ -262,7 +272,7 @@ ROWS = (
     *(
         Row(
             name,
-            _whole(function),
+            _rounding(function),
             aten=dict.fromkeys(aten, _none),
             onnx=dict.fromkeys(onnx, _none),
             whole=True,
@@ -362,8 +372,8 @@ ROWS = (
         of_integers=lambda x, a: x * int(a["factor"]) + int(a["term"]),
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
-    # These two are found by passes/plan/spellings.py.
+    # torch has no call for these two: passes/plan/spellings.py finds them among other operators.
     Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, as_curve=True),
     Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), as_curve=True),
 )
-"""The functions, in the order of their numbers in unary.wgsl."""
+"""All functions. The index of a row is the function's number in unary.wgsl."""

@@ -1,4 +1,4 @@
-// combine(a, b) by whole words of 4W, where one operand is a line that every line of the result takes.
+// combine(a, b) by whole words of 4W, where one operand is a single line along the width that is added to every line.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 struct Loaded { a: a_Word, b: b_Word }

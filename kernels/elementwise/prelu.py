@@ -1,5 +1,5 @@
-"""prelu: with one slope it is a leaky_relu, a table. Slopes by channel are a stage of a chain or a weighted
-sum."""
+"""prelu. With one slope it is imported as leaky_relu, a table in int8. With a slope for each channel it is a stage of a
+chain or of a weighted sum."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
-    """A chain of slopes only."""
+    """A chain of one value and the stage `slopes`."""
     x, slopes = call.q[0], call.constants.get(1)
     if x is None or call.out is None or not isinstance(slopes, np.ndarray):
         return "it needs a quantized input and result, and slopes that are float constants"
-    sloped = replace(call, slopes=slopes)
-    return chain.lower(sloped, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
+    fused = replace(call, slopes=slopes)
+    return chain.lower(fused, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
 
 
 def _params(call: Call) -> Params:
@@ -55,7 +55,7 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """PRelu, whose slopes broadcast from the last dimension: those of a channel each are (channels, 1, ...)."""
+    """ONNX's PRelu. Its slopes broadcast from the last dimension: one for each channel is (channels, 1, ...)."""
     x, slope = args["inputs"]
     slopes, shape = b.array(slope), b.type(x).shape
     if slopes is not None and slopes.size == 1:

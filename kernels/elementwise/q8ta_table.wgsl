@@ -1,4 +1,4 @@
-// Four lookups a word.
+// A table of int8 entries: four lookups for each word.
 
 fn entry(v: u32) -> u32 { return (table[v / 4u] >> (v % 4u * 8u)) & 0xffu; }
 

@@ -1,4 +1,5 @@
-"""q8ta_requantize: int8 or int16 values at another scale, zero point or dtype. From int8 to int8 it is a table."""
+"""q8ta_requantize: int8 or int16 values at another scale, zero point or dtype. From int8 to int8, q8ta_table is used
+instead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""add and mul of quantized values: q8ta_add, q16ta_add and q8ta_mul, and when add and mul become these.
+"""add and mul of quantized values, q8ta_add, q16ta_add and q8ta_mul, and the lowering of add and mul to them.
 
-A sum with an int16 operand or result is q16ta_add. int32 has no room for 2^16 steps times integer multipliers, so each
-operand is multiplied in float32 and rounded to a fraction of the result's step before the addition.
+A sum with an int16 operand or result is q16ta_add. int32 has no room for 2^16 steps times integer multipliers. So each
+operand is multiplied in float32 and rounded to fractions of the result's step before the addition.
 """
 
 from __future__ import annotations
@@ -42,9 +42,15 @@ def _infer_product(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, 
 
 
 def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None:
-    """(M_a, M_b, shift) with M = rint(ratio * 2^shift), for the largest shift <= 30 whose sum cannot pass int32.
+    """The integer multipliers of a sum of int8 values.
 
-    `a` and `b` are signed scales, `y` is the result's. None where fewer than 8 fraction bits would be left.
+    Args:
+        a, b: scales of the operands, times their signs.
+        y: scale of the result.
+
+    Returns:
+        (M_a, M_b, shift) with M = rint(scale / y * 2^shift), for the largest shift <= 30 with which the sum cannot
+        pass int32. None where that shift is below arithmetic.SMALLEST_SHIFT.
     """
     for shift in range(30, arithmetic.SMALLEST_SHIFT - 1, -1):
         ma, mb = (int(np.rint(s / y * 2.0**shift)) for s in (a, b))
@@ -54,7 +60,7 @@ def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None
 
 
 def lower_sum(call: QuantizedCall) -> Int8Form | str:
-    """What an add becomes, or why it stays in float32."""
+    """The int8 form of an add, or the reason why it stays in float32."""
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
@@ -76,25 +82,25 @@ def lower_sum(call: QuantizedCall) -> Int8Form | str:
 
 
 def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form | str:
-    """The multipliers of an add at the start of a chain. They are those for a result with the larger operand's scale,
-    so that the sum does not depend on the result's."""
+    """The int8 form of an add at the start of a chain. The multipliers are those for a result with the larger operand's
+    scale, so that the sum does not depend on the scale of the chain's result."""
     scales = a.scale, call.attrs["alpha"] * b.scale
     reached = a.span * a.scale + b.span * abs(scales[1])
     if INT16X4 in (a.dtype, b.dtype):
-        unit = 2.0 ** np.ceil(np.log2(reached)) / 2**28
-        multipliers = {f"{name}_multiplier": float(np.float32(s / unit)) for name, s in zip("ab", scales, strict=True)}
-        return chain.lower(call, "q16ta_add_chain", unit, reached, (0, 1), multipliers)
-    unit = max(map(abs, scales))
-    found = add_multipliers(*scales, unit)
+        step = 2.0 ** np.ceil(np.log2(reached)) / 2**28
+        multipliers = {f"{name}_multiplier": float(np.float32(s / step)) for name, s in zip("ab", scales, strict=True)}
+        return chain.lower(call, "q16ta_add_chain", step, reached, (0, 1), multipliers)
+    larger = max(map(abs, scales))
+    found = add_multipliers(*scales, larger)
     if found is None:
         return f"its scales {a.scale:.3g} and {b.scale:.3g} are too far apart for int32"
     attrs = {"a_multiplier": found[0], "b_multiplier": found[1]}
-    return chain.lower(call, "q8ta_add_chain", unit / 2.0 ** found[2], reached, (0, 1), attrs)
+    return chain.lower(call, "q8ta_add_chain", larger / 2.0 ** found[2], reached, (0, 1), attrs)
 
 
 def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) -> Int8Form | str:
-    unit = 2.0 ** arithmetic.fraction(y.dtype) / y.scale
-    factors = float(np.float32(a.scale * unit)), float(np.float32(call.attrs["alpha"] * b.scale * unit))
+    steps = 2.0 ** arithmetic.fraction(y.dtype) / y.scale  # fractions of a result's step for the real value 1
+    factors = float(np.float32(a.scale * steps)), float(np.float32(call.attrs["alpha"] * b.scale * steps))
     if not arithmetic.terms_fit(a.span * factors[0], b.span * factors[1]):
         return f"its operands' scales {a.scale:.3g} and {b.scale:.3g} are too large for the result's, {y.scale:.3g}"
     attrs = {"a_multiplier": factors[0], "b_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
@@ -102,7 +108,7 @@ def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) ->
 
 
 def lower_product(call: QuantizedCall) -> Int8Form | str:
-    """What a mul becomes, or why it stays in float32."""
+    """The int8 form of a mul, or the reason why it stays in float32."""
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"

@@ -1,5 +1,5 @@
-"""q8ta_table: any elementwise function of one int8 or int16 tensor, as an entry for each of its values: 256, or 65,536.
-Entries are int8 or int16. Exact by construction."""
+"""q8ta_table: any elementwise function of one int8 or int16 tensor, as a table with an entry for each value (256 or
+65,536). Entries are int8 or int16, computed in float64 and rounded once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _source(call: Call) -> tuple[str, ...]:
 
 
 def entry_bits(call: Call) -> dict[str, int]:
-    """The constant that says how large a table's entries are, as its values are stored in the result's dtype."""
+    """The WGSL constant with the bits of a table's entry: those of the result's dtype."""
     return {"ENTRY_BITS": 16 if call.output.dtype == INT16X4 else 8}
 
 

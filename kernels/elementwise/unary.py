@@ -1,7 +1,7 @@
-"""An operator for each elementwise function of one tensor, the rows of `functions.py`.
+"""The operators of elementwise functions of one tensor: one for each row of `functions.py`.
 
-In int8 and int16 each is a table made from its float64 function; in float32 one WGSL file computes all. A denormal
-number may count as a zero of its sign.
+In int8 and int16 each is a table made from its float64 definition. In float32 unary.wgsl computes all of them; there a
+denormal number may count as a zero of the same sign.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ def _import(op: str, attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
 
 
 def _aten(row: Row) -> dict[str, Import]:
-    """Importer functions of a row, also for the in-place names (`relu_.default`), which QAT graphs keep."""
+    """Importer functions of a row by aten name. In-place names (`relu_.default`) are included: graphs of QAT have
+    them."""
     rules = dict(row.rules) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
-    spelled = {name.replace(".", f"{mark}.", 1): rule for name, rule in rules.items() for mark in ("", "_")}
-    return {f"aten.{name}": rule for name, rule in spelled.items()}
+    in_place = {name.replace(".", "_.", 1): rule for name, rule in rules.items()}
+    return {f"aten.{name}": rule for name, rule in {**rules, **in_place}.items()}
 
 
 def _onnx(row: Row) -> dict[str, Import]:

@@ -1,8 +1,8 @@
 // Elementwise functions of one tensor. FUNCTION is one of the names linked by unary.py; params.a, .b, .c are the
 // operator's attributes in the order of its schema. A compiler may assume that there are no infinities and no NaN, so
-// they are recognised by their bits. The results at 0, -0, infinity and -infinity come from the definition by
-// params.limits; params.at_nan is the result at NaN and outside of the domain. No function makes an intermediate
-// infinity or NaN.
+// they are recognized by their bits. params.limits has the results at 0, -0, infinity and -infinity, and params.at_nan
+// the result at NaN and outside of the domain; the host computes them from the definition. No intermediate value may be
+// infinite or NaN.
 
 fn logistic(x: f32) -> f32 {
   let e = exp(-abs(x));
@@ -48,7 +48,7 @@ fn mish_of(x: f32) -> f32 {
   return x * (numerator / (numerator + 2.0 * select(1.0, e * e, x >= 0.0)));
 }
 
-// Whole exponents by multiplication, which keeps the sign and the last bits; others are defined for x > 0.
+// Integer exponents up to 8 by multiplication, which is exact in sign and accurate in the last bits.
 fn pow_of(x: f32, exponent: f32) -> f32 {
   let size = abs(exponent);
   if (size <= 8.0 && floor(size) == size) {
@@ -69,15 +69,15 @@ fn erf_of(x: f32) -> f32 {
   return sign(x) * select(1.0 - erfc(m), series, m < 0.3);
 }
 
-// 2 / pi behind the point, 32 bits a word, with a word of zeros in front.
+// The binary digits of 2 / pi, 32 in a word, after a word of zeros.
 const TWO_OVER_PI = array<u32, 8>(
   0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu);
 
-// An angle as whole quarters of a turn, modulo 4, and what is left of it.
+// An angle as quarters of a turn, modulo 4, and a remainder in radians.
 struct Angle { quarters: i32, rest: f32 }
 
-// Payne and Hanek 1983, for |x| >= 2^16: x is m * 2^e, and of 2 / pi only the bits that are less than a turn of it and
-// more than what float32 can tell take part.
+// The range reduction of Payne and Hanek (1983), for |x| >= 2^16. x is m * 2^e. Of the digits of 2 / pi it uses only
+// those that change the angle by less than a turn and by more than the resolution of float32.
 fn large_angle(x: f32) -> Angle {
   let bits = bitcast<u32>(abs(x));
   let m = (bits & 0x7fffffu) | 0x800000u;
@@ -88,8 +88,8 @@ fn large_angle(x: f32) -> Angle {
   let second = wide_left(Wide(words[i + 2u], words[i + 1u]), at % 32u).y;
   let third = wide_left(Wide(words[i + 3u], words[i + 2u]), at % 32u).y;
   let low = wide_product(m, third).y;
-  let part = wide_sum(wide_product(m, second), Wide(low, 0u));
-  let turn = Wide(part.x, part.y + m * first);  // in 2^-64 turns
+  let lower_product = wide_sum(wide_product(m, second), Wide(low, 0u));
+  let turn = Wide(lower_product.x, lower_product.y + m * first);  // in 2^-64 turns
   let quarters = (turn.y + 0x20000000u) >> 30u;
   var rest = Wide(turn.x, turn.y - (quarters << 30u));
   let negative = bitcast<i32>(rest.y) < 0;
@@ -99,8 +99,8 @@ fn large_angle(x: f32) -> Angle {
   return Angle(select(i32(quarters), -i32(quarters), x < 0.0), select(signed, -signed, x < 0.0));
 }
 
-// pi / 2 is taken off in three parts; up to 2^16 the product with the first is exact, and 2e-6 is all that the second
-// loses.
+// pi / 2 is subtracted as a sum of three floats (Cody and Waite). Up to 2^16 the product with the first is exact, and
+// the error of the second is below 2e-6.
 fn angle_of(x: f32) -> Angle {
   if (abs(x) >= 65536.0) { return large_angle(x); }
   let turns = round(x * 0.63661977);
@@ -119,10 +119,10 @@ fn sin_of(x: f32, quarters: i32) -> f32 {
   return select(value, -value, (quadrant & 2) == 2);
 }
 
-// Infinity with the sign of x: no formula gives it, since a shader may be compiled as if there were none.
+// Infinity with the sign of x, from its bits: a compiler may assume that no expression is infinite.
 fn infinity(x: f32) -> f32 { return bitcast<f32>(0x7f800000u | (bitcast<u32>(x) & 0x80000000u)); }
 
-// The power series where 1 + x would lose what x has.
+// The power series for small x, where 1 + x would lose digits.
 fn log1p_of(x: f32) -> f32 {
   if (x == -1.0) { return infinity(x); }
   let series = x * (1.0 - x * (0.5 - x * (0.33333333 - x * (0.25 - x * 0.2))));
@@ -146,7 +146,7 @@ fn cosh_of(x: f32) -> f32 {
   return half + 0.25 / half;
 }
 
-// Cephes: the angle is brought to within an eighth of a turn.
+// The polynomial of Cephes, for angles reduced to an eighth of a turn.
 fn atan_of(x: f32) -> f32 {
   let m = abs(x);
   var base = 0.0;
@@ -163,7 +163,7 @@ fn atan_of(x: f32) -> f32 {
   return sign(x) * (base + (series * s * r + r));
 }
 
-// asin, and with it acos, of 0 to 0.5 by a polynomial of Cephes; beyond, by the half angle.
+// asin(x) for 0 <= x <= 0.5 by the polynomial of Cephes. asin and acos of larger numbers use the half angle.
 fn asin_within(x: f32) -> f32 {
   let s = x * x;
   let series = ((((0.04216320 * s + 0.024181312) * s + 0.045470026) * s + 0.074953) * s + 0.16666752) * s;
@@ -183,11 +183,11 @@ fn acos_of(x: f32) -> f32 {
   return select(1.5707964 - asin_of(x), select(half, 3.1415927 - half, x < 0.0), abs(x) > 0.5);
 }
 
-// By log1p, which keeps what is near 0; far away 1 is nothing beside x.
+// By log1p, which is accurate small 0. For large x it is log(2x).
 fn asinh_of(x: f32) -> f32 {
   let m = min(abs(x), 1e4);
-  let near = log1p_of(m + m * m / (1.0 + sqrt(m * m + 1.0)));
-  return sign(x) * select(near, log(abs(x)) + 0.69314718, abs(x) > m);
+  let small = log1p_of(m + m * m / (1.0 + sqrt(m * m + 1.0)));
+  return sign(x) * select(small, log(abs(x)) + 0.69314718, abs(x) > m);
 }
 
 fn acosh_of(x: f32) -> f32 {

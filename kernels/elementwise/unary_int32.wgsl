@@ -19,22 +19,22 @@ fn computed_int32(p: vec4<u32>) -> i32 {
     case FLOOR_DIVIDE: { return floor_quotient_int32(x, params.a); }
     case TRUNC_DIVIDE: { return x / params.a; }
     case REMAINDER: { return floor_remainder_int32(x, params.a); }
-    case FMOD: { return left_of(x, params.a); }
+    case FMOD: { return remainder_of_int32(x, params.a); }
     default: { return params.a * x + params.b; }
   }
 }
 
 fn floor_quotient_int32(x: i32, divisor: i32) -> i32 {
-  return x / divisor - i32(is_below(left_of(x, divisor), divisor));
+  return x / divisor - i32(is_below(remainder_of_int32(x, divisor), divisor));
 }
 
 fn floor_remainder_int32(x: i32, divisor: i32) -> i32 {
-  let left = left_of(x, divisor);
-  return left + select(0, divisor, is_below(left, divisor));
+  let remainder = remainder_of_int32(x, divisor);
+  return remainder + select(0, divisor, is_below(remainder, divisor));
 }
 
-// What a division leaves, with the sign of x. GLSL's % is not defined for negative operands.
-fn left_of(x: i32, divisor: i32) -> i32 { return x - x / divisor * divisor; }
+// The remainder of x / divisor, with the sign of x. It avoids %, which GLSL does not define for negative operands.
+fn remainder_of_int32(x: i32, divisor: i32) -> i32 { return x - x / divisor * divisor; }
 
-// Whether what a division leaves has another sign than the divisor: the quotient was rounded up.
-fn is_below(left: i32, divisor: i32) -> bool { return left != 0 && (left < 0) != (divisor < 0); }
+// Whether a remainder and the divisor have different signs: then x / divisor was rounded up.
+fn is_below(remainder: i32, divisor: i32) -> bool { return remainder != 0 && (remainder < 0) != (divisor < 0); }

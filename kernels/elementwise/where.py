@@ -1,7 +1,8 @@
-"""where: elements of one tensor or another, selected by a third that is 0 or not. masked_fill is imported as it.
+"""where: elements of one of two tensors, selected by a condition that is 0 or not. masked_fill is imported as it.
 
-In int8 each of the two has an exact table from its steps to the result's. The table of a number has that number only.
-Where one of the two or the result is int16, each is multiplied to the result's steps; a number is a term of steps.
+In int8 each of the two tensors has a table from its values to those of the result. All entries of a number's table are
+that number. If a tensor or the result is int16, each tensor is multiplied to steps of the result, and a number is a
+constant of steps.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     if types[3].shape != (2, 256):
-        raise GraphError(f"a choice has 2 tables of 256 entries, found shape {types[3].shape}")
+        raise GraphError(f"where has 2 tables of 256 entries, found shape {types[3].shape}")
     return _infer(types, attrs)[0], INT8X4
 
 
@@ -76,7 +77,7 @@ def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
             return "the ratio of its scales is not a finite float32"
         limit = arithmetic.STEPS_LIMIT
         attrs |= {f"{name}_multiplier": factor, f"{name}_steps": int(np.rint(np.clip(number, -limit, limit)))}
-        operands.append(0 if q is None else position)  # a number is read from no operand: its multiplier is 0
+        operands.append(0 if q is None else position)  # for a number any operand serves: its multiplier is 0
     return Int8Form("q16ta_where", (0, *operands), attrs)
 
 
@@ -95,7 +96,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
         else:
             return "an input is not quantized"
         tables.append(arithmetic.table(values, call.out, call.lo, call.hi))
-        operands.append(0 if q is None else position)  # a number has one entry: any index finds it
+        operands.append(0 if q is None else position)  # for a number any operand serves: all entries are equal
     return Int8Form("q8ta_where", (0, *operands, np.stack(tables)), {})
 
 
@@ -115,7 +116,8 @@ def _import(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _dtype(b: Builder, *values: Any) -> str:
-    """INT32 where a value that is computed is integers, and so are the numbers and constants beside it."""
+    """INT32 where all computed values are int32 and all numbers and constants are integers that int32 holds; else
+    FLOAT32."""
     computed = {b.type(v).dtype for v in values if isinstance(v, str) and b.array(v) is None}
     arrays = [b.array(v) if isinstance(v, str) else np.array(v) for v in values]
     numbers = [x for x in arrays if x is not None]
@@ -124,13 +126,13 @@ def _dtype(b: Builder, *values: Any) -> str:
 
 
 def _value(b: Builder, value: Any, dtype: str) -> str:
-    """An operand; a number, or a constant of one element, becomes a constant of a dtype."""
+    """The name of an operand. Numbers and constants become constants of `dtype`."""
     array = b.array(value) if isinstance(value, str) else np.array(value)
     return str(value) if array is None else b.constant(np.asarray(array, dtype))
 
 
 def _onnx_thresholded(b: Builder, args: Mapping[str, Any]) -> str:
-    """ThresholdedRelu: zero where an element is not above a number."""
+    """ONNX's ThresholdedRelu: an element that is not above alpha becomes 0."""
     above = b.emit("gt_scalar", (args["inputs"][0],), {"number": float(args["alpha"])})
     return _import(b, {"condition": b.truth(above), "self": args["inputs"][0], "other": 0.0})
 
@@ -152,7 +154,7 @@ OPS = (
         operands=(Operand("condition"), *(Operand(name, dtypes=NUMBERS) for name in NAMES[1:])),
         infer=_infer,
         reference=lambda call, arrays: np.where(arrays[0] != 0, arrays[1], arrays[2]),
-        kernels=(Kernel("where", ("where", "map", "compute=chosen"), (FLOAT,), FLOAT),),
+        kernels=(Kernel("where", ("where", "map", "compute=selected"), (FLOAT,), FLOAT),),
         aten={
             **{f"aten.where.{name}": _import for name in ("self", "Scalar", "ScalarSelf", "ScalarOther")},
             "aten.masked_fill.Scalar": _import_masked_fill,
@@ -175,7 +177,7 @@ OPS = (
         kernels=(
             Kernel(
                 "q8ta_where",
-                ("where", "map", "compute=q8ta_chosen"),
+                ("where", "map", "compute=q8ta_selected"),
                 (ANY_INT8,),
                 ANY_INT8,
                 params=lambda call: {"condition_zero": np.int32(call.zeros[0])},
@@ -197,7 +199,7 @@ OPS = (
         kernels=(
             Kernel(
                 "q16ta_where",
-                ("where", "map", "compute=q16ta_chosen"),
+                ("where", "map", "compute=q16ta_selected"),
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_params_int16,

@@ -1,1 +1,1 @@
-"""Epilogues: what may follow a weighted sum in its own dispatch, from int32 accumulators to the stored result."""
+"""Epilogues: the operators fused into a weighted sum's dispatch, from int32 accumulators to the stored result."""

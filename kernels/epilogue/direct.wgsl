@@ -1,4 +1,5 @@
-// The main of general kernels: a thread makes four channels of one sum. Linked: part(p, first) -> their accumulators.
+// The main of general kernels: a thread makes four channels of one sum. Linked: partial_result(p, first), the
+// accumulators.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
   let index = id.y * groups.x * 64u + id.x;
@@ -6,5 +7,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let quad = index % params.quads;
   let p = position(m, quad);
   if (p.x >= params.sums.x) { return; }
-  store_quad(part(p, vec4<u32>()), channel_quad(quad), m, quad);
+  store_quad(partial_result(p, vec4<u32>()), channel_quad(quad), m, quad);
 }

@@ -1,8 +1,8 @@
 """The epilogue of a weighted sum: from int32 accumulators to the stored result, in the sum's own dispatch.
 
-A sum is rounded to int8 as `quantize` would. What the graph computes next from that int8 value may join: the same bytes
-with one dispatch and one round trip through memory less. An epilogue is a value: a few stages in order. Weighted sums
-carry it as the attribute `epilogue`.
+A sum is rounded to int8 as `quantize` would. What the graph computes next from that int8 value may be fused: the bytes
+are the same, with one dispatch and one round trip through memory less. An epilogue is a value, a few stages in order,
+which weighted sums have as the attribute `epilogue`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Operand
-from q8ta_wgpu.kernels.epilogue import near
-from q8ta_wgpu.kernels.epilogue.stage import Around, Stage
+from q8ta_wgpu.kernels.epilogue import magic_rounding
+from q8ta_wgpu.kernels.epilogue.stage import Stage, StageContext
 from q8ta_wgpu.kernels.epilogue.stages import (
     Add,
     Dequantize,
@@ -43,7 +43,7 @@ ORDER = re.compile(
     r"|rows ((residual |scaled_residual |curve |slopes )?requantize|requantize (add|mul|table))( dequantize)?"
     r"|rows (scaled_residual |curve |slopes )?requantize_int16|rows scale"
 )
-"""The order of stages, by name. At most as many read an operand as fit the eight buffers that every device binds."""
+"""The allowed orders of stages, by name. In each of them the operands fit the eight buffers that every device binds."""
 
 MOST_STAGES = 8
 """Most stages in a model file: more than fit ORDER."""
@@ -92,20 +92,28 @@ class Epilogue:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """WGSL to link: `quad`, and files for its hooks. `quad_value` makes four numbers of four accumulators.
-        `unrounded` adds to them and `bent` changes them before rounding. `joined` changes the int8 values.
-        `store_joined` writes."""
+        """WGSL to link: the file `quad`, and functions for its hooks.
+
+        * `quad_value` computes the rounded values of four accumulators.
+        * `before_rounding` adds a residual to the sums, and `activated` applies an activation to them.
+        * `after_rounding` computes the next int8 values from the rounded ones.
+        * `store_result` stores them.
+        """
         hooks = [hook for stage in self.stages for hook in stage.hooks]
-        if self.near:
+        if self.rounds_by_addition:
             hooks.remove("quad_value=requantized")
-            hooks += ["Channel=Near", "channel_quad=near_quad", "channel_from=near_from"]
-            hooks += ["near_bounds=bounded_near"] if isinstance(self.stages[0], Residual) else []
+            hooks += ["Channel=MagicChannel", "channel_quad=magic_channels", "channel_from=magic_from"]
+            hooks += ["magic_bounds=bounded_by_range"] if isinstance(self.stages[0], Residual) else []
             ends = isinstance(self.stages[-1], Requantize)
-            hooks += ["quad_value=whole_near", "word_joined=word_near"] if ends else ["quad_value=requantized_near"]
+            hooks += (
+                ["quad_value=magic_rounded", "packed_result=packed_magic"]
+                if ends
+                else ["quad_value=requantized_by_magic"]
+            )
         return "quad", *(self._by_rows(hooks) if self.rows else hooks)
 
     def _by_rows(self, hooks: list[str]) -> list[str]:
-        """The hooks behind the stage that reads the scales of rows: it takes those of a residual and passes it on."""
+        """The hooks where the first stage is `rows`: it fills those of a residual, and passes the residual on."""
         own, others = hooks[: len(Rows.hooks)], hooks[len(Rows.hooks) :]
         if self.keeps_accumulator:
             meanings = {"quad_value=scaled": "quad_value=scaled_by_rows"}
@@ -117,14 +125,14 @@ class Epilogue:
         return [*own, *(meanings.get(hook, hook) for hook in others)]
 
     @property
-    def near(self) -> bool:
-        """Whether its sums can be rounded by additions (near.py)."""
+    def rounds_by_addition(self) -> bool:
+        """Whether its sums can be rounded by adding magic numbers (magic_rounding.py)."""
         first, *others = self.stages
         rounds = others[0] if isinstance(first, Residual) else first
         if not isinstance(rounds, Requantize):
             return False
         added = 255 * first.multiplier if isinstance(first, Residual) else 0
-        return ((rounds.hi - rounds.lo) << FRACTION) + added <= near.WIDEST
+        return ((rounds.hi - rounds.lo) << FRACTION) + added <= magic_rounding.WIDEST
 
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
@@ -134,19 +142,19 @@ class Epilogue:
         return Epilogue((*before, last.clamped(lo, hi)))
 
     def plain(self) -> list[dict[str, Any]]:
-        """The value for JSON."""
+        """Its stages as JSON: a list of dictionaries."""
         return [stage.plain() for stage in self.stages]
 
     @staticmethod
     def from_plain(data: Any) -> Epilogue:
-        """The epilogue of a JSON value. Raises GraphError for anything else."""
+        """The epilogue of a JSON value that `plain` returned. Raises GraphError for any other value."""
         if not isinstance(data, list) or len(data) > MOST_STAGES:
             raise GraphError(f"an epilogue is a list of at most {MOST_STAGES} stages")
         return Epilogue(tuple(from_plain(item) for item in data))
 
     @property
     def label(self) -> str:
-        """The stages' names."""
+        """The names of its stages, as in reports."""
         return " -> ".join(stage.name for stage in self.stages)
 
     def __str__(self) -> str:
@@ -158,18 +166,25 @@ EPILOGUE = Attr("value", type=Epilogue)
 
 
 def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape, str]:
-    """Shape and dtype of the result of an epilogue on sums of shape `sums`. `types` are those of all operands. Raises
-    GraphError."""
+    """Shape and dtype of a weighted sum's result.
+
+    Args:
+        types: types of all operands of the call, those of the epilogue last.
+        attrs: attributes of the call, with `epilogue`.
+        sums: shape of the sums.
+
+    Raises:
+        GraphError: an operand of a stage does not fit the sums.
+    """
     epilogue: Epilogue = attrs["epilogue"]
     others = iter(types[len(types) - len(epilogue.operands) :])
     for stage in epilogue.stages:
         if stage.operand:
             operand = next(others)
             stage.check(operand, sums)
-            if (
-                isinstance(stage, Slopes) and operand.shape != types[2].shape
-            ):  # one number for each channel, as the multiplier
-                raise GraphError(f"slopes are one number for each channel, {types[2].shape}, found {operand.shape}")
+            multiplier = types[2].shape
+            if isinstance(stage, Slopes) and operand.shape != multiplier:
+                raise GraphError(f"slopes are one number for each channel, {multiplier}, found {operand.shape}")
     shuffle = epilogue.shuffle
     return shuffle.shape(sums) if shuffle else sums, epilogue.dtype
 
@@ -179,7 +194,7 @@ def _shuffle(attrs: Attrs) -> PixelShuffle | None:
 
 
 def factor(attrs: Attrs) -> int:
-    """The factor of the epilogue's pixel_shuffle; 1 without one."""
+    """The upscale factor of the epilogue's pixel_shuffle; 1 without one."""
     shuffle = _shuffle(attrs)
     return shuffle.factor if shuffle else 1
 
@@ -191,26 +206,32 @@ def sums(call: Call) -> Shape:
 
 
 def extents(call: Call) -> tuple[int, int, int, int]:
-    """`sums` as (n, c, h, w), ones on the left."""
+    """The shape of the sums of a call as (n, c, h, w); missing dimensions on the left are 1."""
     return canonical(sums(call))
 
 
-def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, Around]]:
-    """Every stage of a call with its surroundings. An int8 value that is not stored has its zero point in the stage
-    that reads it."""
+def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, StageContext]]:
+    """Every stage of a call with its context. The zero point of an int8 value that is not stored is a number of the
+    stage that reads it."""
     stages = call.attrs["epilogue"].stages
     others, values = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :]), iter(arrays)
     stored = call.output.q.zero if call.output.q else 0
     for i, stage in enumerate(stages):
         zeros = (s.zero for s in stages[i + 1 :] if isinstance(s, Add | Mul | Table | Dequantize))
         reads = (next(others), next(values, None)) if stage.operand else ()
-        yield stage, Around(next(zeros, stored), *reads)
+        yield stage, StageContext(next(zeros, stored), *reads)
 
 
 def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Array]) -> Array:
-    """From sums of (x - z_x)*w to the result: the definition of every epilogue.
+    """The result of a call from its sums: the definition of every epilogue.
 
-    `channel` is the axis of output channels. Arrays are (multiplier, offset, operands of the stages in order).
+    Args:
+        acc: int64, the sums of (x - z_x) * w.
+        channel: the axis of output channels.
+        arrays: multiplier (channels,), offset (channels,), and the operands of the stages in order.
+
+    Returns:
+        float32, int8 or int16, by the last stage. The shape is that of `acc`, or of its pixel_shuffle.
     """
     shape = [-1 if axis == channel % acc.ndim else 1 for axis in range(acc.ndim)]
     multiplier, offset, *more = (arrays[0].reshape(shape), arrays[1].reshape(shape), *arrays[2:])
@@ -220,37 +241,37 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
             offset = np.rint(offset * arithmetic.row_inverse(more[0]))
         multiplier = arithmetic.row_multiplier(multiplier, more[0])
     value: Array = epilogue.stages[int(epilogue.rows)].start(acc, multiplier, offset)
-    for stage, around in _stages(call, more):
+    for stage, context in _stages(call, more):
         if isinstance(stage, Slopes):
-            around = replace(around, array=around.values.reshape(shape))
-        value = stage.apply(value, around)
+            context = replace(context, array=context.values.reshape(shape))
+        value = stage.apply(value, context)
     return value
 
 
 def shifted(call: Call, offset: Array) -> Array:
-    """The offset plus what a residual's zero point adds."""
-    zeros = (around.operand_zero * s.multiplier for s, around in _stages(call) if isinstance(s, Residual))
+    """The offset, int32 (channels,), minus a residual's zero point times its multiplier."""
+    zeros = (context.operand_zero * s.multiplier for s, context in _stages(call) if isinstance(s, Residual))
     return (offset.astype(np.int64) - sum(zeros)).astype(np.int32)
 
 
 def pack_offset(call: Call, offset: Array) -> Array:
-    """`Kernel.prepack` of the offset: padded to whole groups of four channels, plus what a residual's zero point adds,
-    and for near.py with its rounding numbers."""
+    """`Kernel.prepack` of the offset: `shifted`, padded with zeros to a multiple of four channels, and for
+    magic_rounding.py with its numbers."""
     if call.attrs["epilogue"].keeps_accumulator:
         return np.pad(offset, (0, -len(offset) % 4))
     padded = np.pad(shifted(call, offset).astype(np.int64), (0, -len(offset) % 4))
     least = most = 0
-    for stage, around in _stages(call):
+    for stage, context in _stages(call):
         if isinstance(stage, Residual):
             least, most = -128 * stage.multiplier, 127 * stage.multiplier
-        if isinstance(stage, Requantize) and call.attrs["epilogue"].near:
-            lowest, highest = ((end - around.zero) << FRACTION for end in (stage.lo, stage.hi))
-            return near.pack(padded, lowest - most, highest - least)
+        if isinstance(stage, Requantize) and call.attrs["epilogue"].rounds_by_addition:
+            lowest, highest = ((end - context.zero) << FRACTION for end in (stage.lo, stage.hi))
+            return magic_rounding.pack(padded, lowest - most, highest - least)
     return padded.astype(np.int32)
 
 
 def params(call: Call) -> Params:
-    """Uniform fields of the epilogue: those of every stage, and where results are stored."""
+    """Uniform fields of the epilogue: those of every stage, and the extents that say where results are stored."""
     fields: dict[str, Any] = {
         "sums": extents(call),
         "channels": np.uint32(call.inputs[1].shape[0]),
@@ -262,4 +283,4 @@ def params(call: Call) -> Params:
 
 def stage_fields(call: Call) -> Params:
     """Uniform fields of every stage."""
-    return {name: value for stage, around in _stages(call) for name, value in stage.fields(around).items()}
+    return {name: value for stage, context in _stages(call) for name, value in stage.fields(context).items()}

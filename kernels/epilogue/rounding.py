@@ -1,4 +1,4 @@
-"""From what joins a sum before rounding in a graph to the numbers and stages of its rounding."""
+"""The multipliers, offsets and epilogue stages by which a weighted sum is rounded, from scales and fused operands."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ from q8ta_wgpu.kernels.epilogue.stages_before_rounding import LARGEST_RESIDUAL, 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Multiplier (float32) and offset (int32, float32 before `Scale`) of each channel, the epilogue, and the operands
-    of its stages, named as in `Int8Form`."""
+    """How a weighted sum is rounded.
+
+    Attributes:
+        multiplier: float32 (channels,).
+        offset: int32 (channels,); float32 where the epilogue begins with `Scale`.
+        epilogue: its stages.
+        operands: operands of the stages in order, as in `Int8Form`.
+    """
 
     multiplier: NDArray[np.float32]
     offset: Array
@@ -29,42 +35,42 @@ class Rounding:
 
 
 def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reached: float) -> Rounding | str:
-    """How the sum of a call is rounded to `out`, with what joins it before; or why that is not possible.
+    """How the sum of a call is rounded to `out`, or the reason why that is not possible.
 
     Args:
-        call: says what joins: a residual, an activation or slopes, the range.
+        call: its residual, activation, slopes and range are fused.
         out: quantization of the result.
-        scale: real value of a step of the sum, float64, for each channel.
-        term: added to the sum, float64, for each channel.
-        reached: the largest magnitude of the two together.
+        scale: real value of a step of the sum, float64 (channels,).
+        term: real value added to the sum, float64 (channels,).
+        reached: the largest magnitude of sum plus term, a real value.
     """
     curve, added, shortest = None, 0.0, 0.0
     if call.residual:
         added = call.residual.span * call.residual.scale
-        wide = INT16X4 in (call.residual.dtype, out.dtype)  # a residual in float32, of which the smaller term must fit
+        in_float = INT16X4 in (call.residual.dtype, out.dtype)  # the stage is a ScaledResidual
         shortest = (
             min(added, reached) * 2.0**-arithmetic.FRACTION * 1.001
-            if wide
+            if in_float
             else call.residual.scale * 2.0**arithmetic.FRACTION / LARGEST_RESIDUAL
         )
     if call.activation:
         curve = curves.fit(call.activation, out, call.lo, call.hi, reached + added, shortest)
         if curve is None:
             return "its activation is too steep for the output's scale"
-    unit = 2.0**arithmetic.FRACTION / curve.step if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
+    steps = 2.0**arithmetic.FRACTION / curve.step if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
     with np.errstate(all="ignore"):
-        multiplier = np.asarray(scale * unit, np.float32)
-        offset = np.rint((term - (curve.low if curve else 0.0)) * unit)
+        multiplier = np.asarray(scale * steps, np.float32)
+        offset = np.rint((term - (curve.low if curve else 0.0)) * steps)
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
         return "the ratio of its scales is not a finite float32"
     stages: list[Stage] = []
     operands: list[int | Array] = []
     if call.residual is not None:
-        joins = _residual(call.residual, out, unit, reached)
-        if joins is None:
+        stage = _residual(call.residual, out, steps, reached)
+        if stage is None:
             ratio = call.residual.scale / out.scale
             return f"its residual's scale is {ratio:.3g} times the output's, past int32"
-        stages.append(joins)
+        stages.append(stage)
         operands.append(RESIDUAL)
     if curve:
         stages.append(Curve())
@@ -78,11 +84,11 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
     return Rounding(multiplier, clipped, Epilogue(tuple(stages)), tuple(operands))
 
 
-def _residual(residual: QParams, out: QParams, unit: float, reached: float) -> Stage | None:
-    """The stage that adds a residual to a sum of at most `reached`. 1.0 is `unit` fractions of a step. None where
-    saturating first could change the result."""
-    factor, whole = residual.scale * unit, round(residual.scale * unit)
-    if INT16X4 not in (residual.dtype, out.dtype) and whole <= LARGEST_RESIDUAL:
-        return Residual(whole)
-    fits = arithmetic.terms_fit(residual.span * factor, reached * unit)
+def _residual(residual: QParams, out: QParams, steps: float, reached: float) -> Stage | None:
+    """The stage that adds a residual to a sum of at most `reached`. The real value 1.0 is `steps` fractions of a step.
+    None where the sum could saturate before the residual is added, and the result could differ."""
+    factor, integer = residual.scale * steps, round(residual.scale * steps)
+    if INT16X4 not in (residual.dtype, out.dtype) and integer <= LARGEST_RESIDUAL:
+        return Residual(integer)
+    fits = arithmetic.terms_fit(residual.span * factor, reached * steps)
     return ScaledResidual(float(np.float32(factor))) if fits else None

@@ -1,4 +1,4 @@
-// As direct.wgsl by a team of threads, a whole workgroup, that share the sum (kernels/lib/share.py).
+// As direct.wgsl, but all threads of a workgroup share one sum (kernels/lib/share.py).
 alias Partial = Acc;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
@@ -10,6 +10,6 @@ fn main(@builtin(local_invocation_index) thread: u32,
   let m = index / params.quads;
   let quad = index % params.quads;
   let p = position(m, quad);
-  let whole = reduced(thread, part(min(p, params.sums - 1u), first_of(thread)));
-  if (thread == 0u && p.x < params.sums.x) { store_quad(whole, channel_quad(quad), m, quad); }
+  let merged = reduced(thread, partial_result(min(p, params.sums - 1u), first_of(thread)));
+  if (thread == 0u && p.x < params.sums.x) { store_quad(merged, channel_quad(quad), m, quad); }
 }

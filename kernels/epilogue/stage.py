@@ -1,6 +1,6 @@
-"""What a stage of an epilogue is: a step that reads the result of the one before it.
+"""What a stage of an epilogue is: a step that reads the result of the stage before it.
 
-The first one reads the sum in 2^-14 of the int8 result's steps (for a curve, of its segments).
+The first stage reads the sum, in 2^-14 steps of the int8 result. Before a curve, it is in 2^-14 segments of the curve.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ Int8 = Annotated[int, INT8_RANGE]
 
 
 @dataclass(frozen=True)
-class Around:
-    """The surroundings of a stage in a call: the zero point of its int8 result or, for stages before rounding, of the
-    next int8 value; the type of its operand; and when it is applied, the operand's values."""
+class StageContext:
+    """What a stage reads from its call.
+
+    Attributes:
+        zero: zero point of its int8 result; of a stage before rounding, that of the next int8 value.
+        operand: type of its operand, None without one.
+        array: the operand's values, where the stage is applied by the reference.
+    """
 
     zero: int
     operand: TensorType | None = None
@@ -50,10 +55,10 @@ class Stage:
 
     Attributes:
         name: its name in reports and model files.
-        operand: what it reads besides the value before it.
-        dtype: of the result, where it is the last stage.
+        operand: the operand that it reads, None without one.
+        dtype: dtype of the result if it is the last stage.
         hooks: the hooks of Epilogue.source that it fills, as hook=function of stages.wgsl.
-        numbers: the allowed values of its numbers, from their annotated types.
+        numbers: the allowed values of its fields, from their annotated types.
     """
 
     name: ClassVar[str]
@@ -72,24 +77,24 @@ class Stage:
                 raise GraphError(f"{self.name}: {name} {text}, found {reprlib.repr(getattr(self, name))}")
 
     def check(self, operand: TensorType, sums: Shape) -> None:
-        """Raises GraphError where its operand does not fit sums of a shape."""
+        """Raises GraphError where its operand does not fit sums of the shape `sums`."""
         if operand.dtype in RANGES and operand.shape != sums:
-            raise GraphError(f"what is added must have the sum's shape {sums}, found {operand.shape}")
+            raise GraphError(f"{self.name}: its operand must have the sum's shape {sums}, found {operand.shape}")
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
-        """What it reads as an epilogue's first stage: the sum in steps, int64."""
+        """What it reads as the first stage of an epilogue: the sum in fractions of a step, int64."""
         return arithmetic.scaled_accumulator(acc, multiplier) + offset.astype(np.int64)
 
-    def apply(self, value: Array, around: Around) -> Array:
-        """Its result for `value`: its definition."""
+    def apply(self, value: Array, context: StageContext) -> Array:
+        """Its result for `value`, the result of the stage before it. This is its definition."""
         raise NotImplementedError
 
-    def fields(self, around: Around) -> Params:
+    def fields(self, context: StageContext) -> Params:
         """Its uniform fields."""
         return {}
 
     def plain(self) -> dict[str, Any]:
-        """The value for JSON."""
+        """The stage as JSON: its name and its fields."""
         return {"stage": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -112,10 +117,10 @@ class RoundingStage(Stage):
         """This stage, clamping also to [lo, hi]."""
         return replace(self, lo=int(np.clip(self.lo, lo, hi)), hi=int(np.clip(self.hi, lo, hi)))
 
-    def rounded(self, v: Array, shift: int, around: Around) -> Array:
-        """2^-shift steps rounded to integers."""
-        return arithmetic.saturate(arithmetic.rte(v, shift), around.zero, self.lo, self.hi, self.dtype)
+    def rounded(self, v: Array, shift: int, context: StageContext) -> Array:
+        """Fractions of a step, 2^-shift each, rounded to the result's dtype and clamped."""
+        return arithmetic.saturate(arithmetic.rte(v, shift), context.zero, self.lo, self.hi, self.dtype)
 
-    def fields(self, around: Around) -> Params:
+    def fields(self, context: StageContext) -> Params:
         """Its uniform fields: zero point and bounds."""
-        return {"zero": np.int32(around.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}
+        return {"zero": np.int32(context.zero), "lo": np.int32(self.lo), "hi": np.int32(self.hi)}

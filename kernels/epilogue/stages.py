@@ -1,6 +1,6 @@
-"""The stages that round a sum, or make it float32, and those behind them; every stage by its name.
+"""The stages that round a sum or make it float32, the stages after them, and the table of all stages by name.
 
-Each has its operand, its numbers, its definition and its WGSL. `Scale` reads the accumulator itself.
+Each has its operand, its fields, its definition and the WGSL that it links. `Scale` reads the accumulator itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, SMALLEST_SCALE, A
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INT16_RANGE, Attr, Operand
-from q8ta_wgpu.kernels.epilogue.stage import Around, Int8, RoundingStage, Stage
+from q8ta_wgpu.kernels.epilogue.stage import Int8, RoundingStage, Stage, StageContext
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import (
     Curve,
     Residual,
@@ -35,18 +35,18 @@ Multiplier = Annotated[int, Attr("int", low=-arithmetic.INT32_MAX, high=arithmet
 
 @dataclass(frozen=True)
 class Requantize(RoundingStage):
-    """The sum as int8."""
+    """Rounds the sum to int8."""
 
     name = "requantize"
     hooks = ("quad_value=requantized",)
 
-    def apply(self, value: Array, around: Around) -> Array:
-        return self.rounded(value, arithmetic.FRACTION, around)
+    def apply(self, value: Array, context: StageContext) -> Array:
+        return self.rounded(value, arithmetic.FRACTION, context)
 
 
 @dataclass(frozen=True)
 class RequantizeInt16(RoundingStage):
-    """The sum as int16."""
+    """Rounds the sum to int16."""
 
     lo: Int16
     hi: Int16
@@ -55,13 +55,13 @@ class RequantizeInt16(RoundingStage):
     dtype = INT16X4
     hooks = ("quad_value=requantized_int16",)
 
-    def apply(self, value: Array, around: Around) -> Array:
-        return self.rounded(value, arithmetic.INT16_FRACTION, around)
+    def apply(self, value: Array, context: StageContext) -> Array:
+        return self.rounded(value, arithmetic.INT16_FRACTION, context)
 
 
 @dataclass(frozen=True)
 class Add(RoundingStage):
-    """q8ta_add of the int8 value before it, with the zero point `zero`, and another value."""
+    """q8ta_add of the int8 value before it, whose zero point is `zero`, and the operand."""
 
     zero: Int8
     multiplier: Multiplier
@@ -70,7 +70,7 @@ class Add(RoundingStage):
 
     name = "add"
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
-    hooks = ("addend_of=addend_quad", "joined=plus_addend")
+    hooks = ("addend_of=addend_quad", "after_rounding=plus_addend")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,19 +78,19 @@ class Add(RoundingStage):
             multipliers = f"{self.multiplier} and {self.addend_multiplier}"
             raise GraphError(f"add: multipliers {multipliers} with shift {self.shift} pass int32")
 
-    def apply(self, value: Array, around: Around) -> Array:
+    def apply(self, value: Array, context: StageContext) -> Array:
         v = (value.astype(np.int64) - self.zero) * self.multiplier
-        v += (around.values.astype(np.int64) - around.operand_zero) * self.addend_multiplier
-        return self.rounded(v, self.shift, around)
+        v += (context.values.astype(np.int64) - context.operand_zero) * self.addend_multiplier
+        return self.rounded(v, self.shift, context)
 
-    def fields(self, around: Around) -> Params:
-        offset = -(self.zero * self.multiplier + around.operand_zero * self.addend_multiplier)
+    def fields(self, context: StageContext) -> Params:
+        offset = -(self.zero * self.multiplier + context.operand_zero * self.addend_multiplier)
         return {
             "inner_multiplier": np.int32(self.multiplier),
             "addend_multiplier": np.int32(self.addend_multiplier),
             "sum_offset": np.int32(np.int64(offset).astype(np.int32)),
             "shift": np.uint32(self.shift),
-            "sum_zero": np.int32(around.zero),
+            "sum_zero": np.int32(context.zero),
             "sum_lo": np.int32(self.lo),
             "sum_hi": np.int32(self.hi),
         }
@@ -98,25 +98,25 @@ class Add(RoundingStage):
 
 @dataclass(frozen=True)
 class Mul(RoundingStage):
-    """q8ta_mul of the int8 value before it, with the zero point `zero`, and another value."""
+    """q8ta_mul of the int8 value before it, whose zero point is `zero`, and the operand."""
 
     zero: Int8
     multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
 
     name = "mul"
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
-    hooks = ("addend_of=addend_quad", "joined=times_addend")
+    hooks = ("addend_of=addend_quad", "after_rounding=times_addend")
 
-    def apply(self, value: Array, around: Around) -> Array:
-        product = (value.astype(np.int64) - self.zero) * (around.values.astype(np.int64) - around.operand_zero)
-        return self.rounded(arithmetic.scaled_steps(product, self.multiplier), 0, around)
+    def apply(self, value: Array, context: StageContext) -> Array:
+        product = (value.astype(np.int64) - self.zero) * (context.values.astype(np.int64) - context.operand_zero)
+        return self.rounded(arithmetic.scaled_steps(product, self.multiplier), 0, context)
 
-    def fields(self, around: Around) -> Params:
+    def fields(self, context: StageContext) -> Params:
         return {
             "inner_zero": np.int32(self.zero),
-            "addend_zero": np.int32(around.operand_zero),
+            "addend_zero": np.int32(context.operand_zero),
             "product_multiplier": np.float32(self.multiplier),
-            "sum_zero": np.int32(around.zero),
+            "sum_zero": np.int32(context.zero),
             "sum_lo": np.int32(self.lo),
             "sum_hi": np.int32(self.hi),
         }
@@ -124,26 +124,26 @@ class Mul(RoundingStage):
 
 @dataclass(frozen=True)
 class Table(Stage):
-    """q8ta_table of the int8 value before it, with the zero point `zero`."""
+    """q8ta_table of the int8 value before it, whose zero point is `zero`."""
 
     zero: Int8
 
     name = "table"
     operand = Operand("table", constant=True, dtypes=(INT8,))
-    hooks = ("joined=in_table",)
+    hooks = ("after_rounding=in_table",)
 
     def check(self, operand: TensorType, sums: Shape) -> None:
         if operand.shape != (256,):
             raise GraphError(f"a table has 256 entries, found shape {operand.shape}")
 
-    def apply(self, value: Array, around: Around) -> Array:
-        found: Array = around.values[value.astype(np.int64) + 128]
+    def apply(self, value: Array, context: StageContext) -> Array:
+        found: Array = context.values[value.astype(np.int64) + 128]
         return found
 
 
 @dataclass(frozen=True)
 class PixelShuffle(Stage):
-    """Stores float32 elements as pixel_shuffle does: blocks of `factor` squared channels become blocks of pixels."""
+    """Stores float32 elements as pixel_shuffle does: `factor`^2 channels of a pixel become a block of pixels."""
 
     factor: Annotated[int, Attr("int", low=1, high=64)]
 
@@ -162,7 +162,7 @@ class PixelShuffle(Stage):
         n, c, h, w = shape
         return n, c * self.factor**2, h // self.factor, w // self.factor
 
-    def apply(self, value: Array, around: Around) -> Array:
+    def apply(self, value: Array, context: StageContext) -> Array:
         (n, c, h, w), r = value.shape, self.factor
         split = value.reshape(n, c // r**2, r, r, h, w).transpose(0, 1, 4, 2, 5, 3)
         return split.reshape(self.shape(value.shape))
@@ -170,28 +170,25 @@ class PixelShuffle(Stage):
 
 @dataclass(frozen=True)
 class Dequantize(Stage):
-    """float32 of the int8 value before it, by the zero point `zero` and `scale`."""
+    """Dequantizes the int8 value before it, whose zero point is `zero` and whose scale is `scale`."""
 
     zero: Int8
     scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
 
     name = "dequantize"
     dtype = FLOAT32
-    hooks = (
-        "quad_places=real_places",
-        "store_joined=store_dequantized",
-    )
+    hooks = ("quad_offsets=float_offsets", "store_result=store_dequantized")
 
-    def apply(self, value: Array, around: Around) -> Array:
+    def apply(self, value: Array, context: StageContext) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))
 
-    def fields(self, around: Around) -> Params:
+    def fields(self, context: StageContext) -> Params:
         return {"real_zero": np.int32(self.zero), "real_scale": np.float32(self.scale)}
 
 
 @dataclass(frozen=True)
 class Scale(Stage):
-    """A float32 result without rounding: accumulator plus offset, times the multiplier."""
+    """A float32 result that is never rounded to int8: (accumulator + offset) * multiplier."""
 
     name = "scale"
     dtype = FLOAT32
@@ -200,15 +197,15 @@ class Scale(Stage):
         "Channel=Scaled",
         "channel_quad=scaled_channels",
         "channel_from=scaled_from",
-        "quad_places=real_places",
-        "store_joined=store_scaled",
+        "quad_offsets=float_offsets",
+        "store_result=store_scaled",
     )
 
     def start(self, acc: NDArray[np.int64], multiplier: Array, offset: Array) -> Array:
         total: Array = arithmetic.as_float32(acc) + offset
         return total * multiplier
 
-    def apply(self, value: Array, around: Around) -> Array:
+    def apply(self, value: Array, context: StageContext) -> Array:
         return value
 
 
@@ -234,7 +231,7 @@ ALL: Mapping[str, type[Stage]] = {
 
 
 def from_plain(data: Any) -> Stage:
-    """The stage of a JSON value. Raises GraphError for anything else."""
+    """The stage of a JSON value that `Stage.plain` returned. Raises GraphError for any other value."""
     name = data.get("stage") if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in ALL:
         found = reprlib.repr(name if isinstance(data, dict) else data)

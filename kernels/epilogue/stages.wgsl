@@ -1,20 +1,20 @@
 // The stages of an epilogue, each in the form of the hook it fills. stages.py and stages_before_rounding.py define what
-// they compute. Without a stage that fills them, `unrounded`, `bent` and `joined` change nothing and `store_joined`
-// stores a word.
+// they compute. Without a stage that fills them, `before_rounding`, `activated` and `after_rounding` change nothing,
+// and `store_result` stores a word.
 
-// --- channel_quad: what belongs to four channels ---
+// --- channel_quad: the numbers of four channels ---
 
-// near.py says how it rounds by additions.
-struct Near { multiplier: vec4<f32>, offset: vec4<i32>, low: vec4<f32>, high: vec4<f32>, magic: vec4<f32> }
+// magic_rounding.py says how it rounds by additions.
+struct MagicChannel { multiplier: vec4<f32>, offset: vec4<i32>, low: vec4<f32>, high: vec4<f32>, magic: vec4<f32> }
 
-fn near_quad(quad: u32) -> Near {
+fn magic_channels(quad: u32) -> MagicChannel {
   let at = quad * 4u;
-  return Near(multiplier[quad], offset[at], bitcast<vec4<f32>>(offset[at + 1u]), bitcast<vec4<f32>>(offset[at + 2u]),
+  return MagicChannel(multiplier[quad], offset[at], bitcast<vec4<f32>>(offset[at + 1u]), bitcast<vec4<f32>>(offset[at + 2u]),
               bitcast<vec4<f32>>(offset[at + 3u]));
 }
 
-fn near_from(own: Near, i: u32) -> Near {
-  return Near(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.low, i),
+fn magic_from(own: MagicChannel, i: u32) -> MagicChannel {
+  return MagicChannel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.low, i),
               subgroupShuffle(own.high, i), subgroupShuffle(own.magic, i));
 }
 
@@ -26,57 +26,57 @@ fn scaled_from(own: Scaled, i: u32) -> Scaled {
   return Scaled(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
 }
 
-struct Sloped { multiplier: vec4<f32>, offset: vec4<i32>, slope: vec4<f32> }
+struct PreluChannel { multiplier: vec4<f32>, offset: vec4<i32>, slope: vec4<f32> }
 
-fn sloped_quad(quad: u32) -> Sloped {
-  return Sloped(multiplier[quad], offset[quad], vec4<f32>(
+fn prelu_channels(quad: u32) -> PreluChannel {
+  return PreluChannel(multiplier[quad], offset[quad], vec4<f32>(
     slope_of(quad * 4u), slope_of(quad * 4u + 1u), slope_of(quad * 4u + 2u), slope_of(quad * 4u + 3u)));
 }
 
-fn sloped_from(own: Sloped, i: u32) -> Sloped {
-  return Sloped(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.slope, i));
+fn prelu_from(own: PreluChannel, i: u32) -> PreluChannel {
+  return PreluChannel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.slope, i));
 }
 
 fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 1u)]; }
 
 // --- quad_value: a value of four accumulators, as float32 ---
 
-// near.py says what these are.
-fn whole_near(sum: vec4<f32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
+// magic_rounding.py says what these are.
+fn magic_rounded(sum: vec4<f32>, channel: MagicChannel, residual: ResidualWord) -> vec4<i32> {
   let t = clamp(sum * channel.multiplier, channel.low, channel.high) + channel.magic;
-  let v = unrounded(bitcast<vec4<i32>>(t) + channel.offset, residual);
-  return whole_quad(near_bounds(bitcast<vec4<f32>>(v)));
+  let v = before_rounding(bitcast<vec4<i32>>(t) + channel.offset, residual);
+  return whole_quad(magic_bounds(bitcast<vec4<f32>>(v)));
 }
 
-// Where nothing saturates but what the channel's bounds say.
-fn near_bounds(v: vec4<f32>) -> vec4<f32> { return v; }
+// Without a residual, the bounds of the channel are those of the result.
+fn magic_bounds(v: vec4<f32>) -> vec4<f32> { return v; }
 
-fn bounded_near(v: vec4<f32>) -> vec4<f32> {
+fn bounded_by_range(v: vec4<f32>) -> vec4<f32> {
   let ends = (vec2<i32>(params.lo, params.hi) - params.zero) << vec2<u32>(FRACTION);
   let range = bitcast<vec2<f32>>(ends + STEPS_BITS);
   return clamp(v, vec4<f32>(range.x), vec4<f32>(range.y));
 }
 
-fn requantized_near(sum: vec4<f32>, channel: Near, residual: ResidualWord) -> vec4<i32> {
-  return whole_near(sum, channel, residual) - (WHOLE_BITS - params.zero);
+fn requantized_by_magic(sum: vec4<f32>, channel: MagicChannel, residual: ResidualWord) -> vec4<i32> {
+  return magic_rounded(sum, channel, residual) - (WHOLE_BITS - params.zero);
 }
 
 fn requantized(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = bent(unrounded(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
+  let v = activated(before_rounding(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
 fn requantized_int16(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = bent(unrounded(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
+  let v = activated(before_rounding(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
-// The bits of floats that are never rounded.
+// A float32 result is not rounded: its bits are passed on as integers.
 fn scaled(sum: vec4<f32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
   return bitcast<vec4<i32>>((sum + channel.offset) * channel.multiplier);
 }
 
-// --- residual_of, addend_of: the word that is read for a quad beyond its sums ---
+// --- residual_of, addend_of: the words of other operands that are read for a quad ---
 
 alias ResidualWord = u32;
 
@@ -84,33 +84,33 @@ fn residual_of(m: u32, quad: u32) -> ResidualWord { return ResidualWord(0); }
 
 fn addend_of(m: u32, quad: u32) -> u32 { return 0u; }
 
-// Behind the stage rows: the row's scale, and what else is read.
-struct Joins { row: f32, added: AddedWord }
+// With the stage `rows`, residual_of reads the row's scale beside the residual's word.
+struct RowOperands { row: f32, added: AddedWord }
 
 alias AddedWord = u32;
 
-fn joins_of(m: u32, quad: u32) -> Joins { return Joins(rows[m], added_of(m, quad)); }
+fn row_operands_of(m: u32, quad: u32) -> RowOperands { return RowOperands(rows[m], added_of(m, quad)); }
 
 fn added_of(m: u32, quad: u32) -> AddedWord { return AddedWord(0); }
 
 fn added_word(residual: ResidualWord) -> ResidualWord { return residual; }
 
-fn joined_word(joins: Joins) -> AddedWord { return joins.added; }
+fn row_added_word(operands: RowOperands) -> AddedWord { return operands.added; }
 
-fn by_rows(sum: vec4<f32>, channel: Channel, joins: Joins) -> vec4<i32> {
+fn by_rows(sum: vec4<f32>, channel: Channel, operands: RowOperands) -> vec4<i32> {
   var own = channel;
-  own.multiplier = row_multiplier(channel.multiplier, joins.row);
-  return value_by_rows(sum, own, joins);
+  own.multiplier = row_multiplier(channel.multiplier, operands.row);
+  return value_by_rows(sum, own, operands);
 }
 
-fn scaled_by_rows(sum: vec4<f32>, channel: Scaled, joins: Joins) -> vec4<i32> {
-  let offset = round(channel.offset * row_inverse(joins.row, 0u));
-  return scaled(sum, Scaled(row_multiplier(channel.multiplier, joins.row), offset), joins);
+fn scaled_by_rows(sum: vec4<f32>, channel: Scaled, operands: RowOperands) -> vec4<i32> {
+  let offset = round(channel.offset * row_inverse(operands.row, 0u));
+  return scaled(sum, Scaled(row_multiplier(channel.multiplier, operands.row), offset), operands);
 }
 
-// --- unrounded, bent: what is added to it, and what it becomes, before it is rounded ---
+// --- before_rounding, activated: a residual and an activation, before the sum is rounded ---
 
-fn unrounded(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> { return v; }
+fn before_rounding(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> { return v; }
 
 // The residual's zero point is in the channels' offset.
 fn plus_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
@@ -121,9 +121,9 @@ fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
   return v + scaled_terms(residual_lanes(added_word(residual)) - params.residual_zero, params.residual_multiplier);
 }
 
-fn bent(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }
+fn activated(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }
 
-fn sloped(v: vec4<i32>, channel: Sloped) -> vec4<i32> {
+fn prelu(v: vec4<i32>, channel: PreluChannel) -> vec4<i32> {
   return select(v, scaled_quad(v, channel.slope), v < vec4<i32>(0));
 }
 
@@ -136,9 +136,9 @@ fn on_curve(v: vec4<i32>, channel: Channel) -> vec4<i32> {
   return start + (((end - start) * part) >> vec4<u32>(FRACTION));
 }
 
-// --- joined: what becomes of the int8 value ---
+// --- after_rounding: what is computed from the int8 value ---
 
-fn joined(v: vec4<i32>, addend: u32) -> vec4<i32> { return v; }
+fn after_rounding(v: vec4<i32>, addend: u32) -> vec4<i32> { return v; }
 
 fn plus_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
   let other = addend_lanes(addend) * params.addend_multiplier;
@@ -154,39 +154,40 @@ fn times_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
 }
 
 fn in_table(v: vec4<i32>, addend: u32) -> vec4<i32> {
-  return vec4<i32>(looked_up(v.x), looked_up(v.y), looked_up(v.z), looked_up(v.w));
+  return vec4<i32>(table_entry(v.x), table_entry(v.y), table_entry(v.z), table_entry(v.w));
 }
 
-fn looked_up(v: i32) -> i32 { return lane(table[u32(v + 128) / 4u], u32(v + 128) % 4u); }
+fn table_entry(v: i32) -> i32 { return lane(table[u32(v + 128) / 4u], u32(v + 128) % 4u); }
 
-// --- quad_places, store_joined: where and as what the result is written ---
+// --- quad_offsets, store_result: where the result is stored, and in which dtype ---
 
-// Of float32 results, where the channels of a quad lie behind a pixel's first: kernels of many pixels ask once.
-fn quad_places(quad: u32) -> vec4<u32> { return vec4<u32>(0u); }
+// For float32 results, the offsets of a quad's channels from the pixel's first channel. Kernels that make several
+// pixels compute them once.
+fn quad_offsets(quad: u32) -> vec4<u32> { return vec4<u32>(0u); }
 
-fn real_places(quad: u32) -> vec4<u32> {
+fn float_offsets(quad: u32) -> vec4<u32> {
   let channel = quad * 4u;
-  return vec4<u32>(channel_place(channel), channel_place(channel + 1u), channel_place(channel + 2u),
-                   channel_place(channel + 3u));
+  return vec4<u32>(channel_offset(channel), channel_offset(channel + 1u), channel_offset(channel + 2u),
+                   channel_offset(channel + 3u));
 }
 
-fn store_joined(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) { y[y_quad(m, quad)] = word_joined(v); }
+fn store_result(v: vec4<i32>, m: u32, quad: u32, offsets: vec4<u32>) { y[y_quad(m, quad)] = packed_result(v); }
 
-fn word_joined(v: vec4<i32>) -> Word { return packed(v); }
+fn packed_result(v: vec4<i32>) -> Word { return packed(v); }
 
-fn word_near(v: vec4<i32>) -> Word { return packed_whole(v, params.zero); }
+fn packed_magic(v: vec4<i32>) -> Word { return packed_whole(v, params.zero); }
 
-fn store_dequantized(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
-  store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad, places);
+fn store_dequantized(v: vec4<i32>, m: u32, quad: u32, offsets: vec4<u32>) {
+  store_real(vec4<f32>(v - params.real_zero) * params.real_scale, m, quad, offsets);
 }
 
-fn store_scaled(v: vec4<i32>, m: u32, quad: u32, places: vec4<u32>) {
-  store_real(bitcast<vec4<f32>>(v), m, quad, places);
+fn store_scaled(v: vec4<i32>, m: u32, quad: u32, offsets: vec4<u32>) {
+  store_real(bitcast<vec4<f32>>(v), m, quad, offsets);
 }
 
-fn store_real(v: vec4<f32>, m: u32, quad: u32, places: vec4<u32>) {
-  let first = first_place(m);
+fn store_real(v: vec4<f32>, m: u32, quad: u32, offsets: vec4<u32>) {
+  let first = first_index(m);
   for (var i = 0u; i < 4u; i++) {
-    if (quad * 4u + i < params.channels) { y[first + places[i]] = v[i]; }
+    if (quad * 4u + i < params.channels) { y[first + offsets[i]] = v[i]; }
   }
 }

@@ -1,1 +1,1 @@
-"""What operator families share: arithmetic, and mains over words, elements, channels and rows."""
+"""Code that operator families share: arithmetic, and entry points over words, elements, channels and rows."""

@@ -11,13 +11,13 @@ fn rte(v: i32, k: u32) -> i32 {
   return (v + ((1i << (k - 1u)) - 1i) + ((v >> k) & 1i)) >> k;
 }
 
-// A float that may be anything but NaN, rounded half to even into [-limit, limit].
+// A float, infinities included but not NaN, clamped to [-limit, limit] and rounded half to even.
 fn round_within(v: f32, limit: f32) -> i32 {
   return i32(clamp(round(v), -limit, limit));
 }
 
-// Four accumulators in 2^-FRACTION output steps. The limit is whole, so clamping before rounding is the same, and the
-// rounding conversion is one instruction on some devices.
+// Four accumulators in 2^-FRACTION output steps. The limit is an integer, so clamping first gives the same result.
+// Rounding and conversion together are one instruction on some devices.
 fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> { return scaled_sums(vec4<f32>(acc), multiplier); }
 
 fn scaled_sums(sums: vec4<f32>, multiplier: vec4<f32>) -> vec4<i32> {
@@ -35,7 +35,7 @@ fn int8_quad(v: vec4<i32>, k: u32, zero: i32, lo: i32, hi: i32) -> vec4<i32> {
   return clamp(rte_quad(v, k) + zero, vec4<i32>(lo), vec4<i32>(hi));
 }
 
-// An operand of a sum, in the fraction bits of its multiplier.
+// An operand of a sum, in the fractions of a step that its multiplier counts.
 fn scaled_term(steps: i32, multiplier: f32) -> i32 {
   return round_within(f32(steps) * multiplier, TERM_LIMIT);
 }
@@ -44,7 +44,7 @@ fn scaled_terms(steps: vec4<i32>, multiplier: f32) -> vec4<i32> {
   return vec4<i32>(round(clamp(vec4<f32>(steps) * multiplier, vec4<f32>(-TERM_LIMIT), vec4<f32>(TERM_LIMIT))));
 }
 
-// The scale of a row, r * 2^e with r of 64..127 and at least 1: r, and e + 133.
+// (r, e + 133) for the scale of a row, which is r * 2^e with r in 64..127 and at least 1.
 fn row_parts(scale: f32) -> vec2<u32> {
   let bits = bitcast<u32>(scale);
   return vec2<u32>(((bits & 0x7fffffu) | 0x800000u) >> 17u, clamp((bits >> 23u) & 255u, 127u, 227u));
@@ -56,8 +56,8 @@ fn row_inverse(scale: f32, up: u32) -> f32 {
   return bitcast<f32>(bitcast<u32>(f32((1u << 30u) / parts.x)) + ((103u + up - parts.y) << 23u));
 }
 
-// Four multipliers times the scale of a row, rounded once: of integers, which no compiler takes apart and joins with the
-// product that follows.
+// Four multipliers times the scale of a row, rounded once. Mantissas are multiplied as integers: a compiler could
+// contract a float product with the next one.
 fn row_multiplier(multiplier: vec4<f32>, scale: f32) -> vec4<f32> {
   let parts = row_parts(scale);
   let bits = bitcast<vec4<u32>>(multiplier);
@@ -95,13 +95,13 @@ fn lane_int16(word: vec2<u32>, index: u32) -> i32 {
   return extractBits(bitcast<i32>(select(word.x, word.y, index > 1u)), index % 2u * 16u, 16u);
 }
 
-// Words, or blocks of four, that an extent takes.
+// The number of words, or of groups of four, that hold `extent` elements.
 fn quads(extent: u32) -> u32 {
   return (extent + 3u) / 4u;
 }
 
-// x / divisor as IEEE rounds it, which WGSL does not promise: the whole number nearest to a quotient of mantissas is a few
-// from the one a division of floats gives, and what a product with it leaves says how many.
+// x / divisor rounded as in IEEE 754, which WGSL does not promise. A float division gives the quotient of the mantissas
+// up to a few steps. The remainder, computed in integers, says how many steps are missing.
 fn divided(x: f32, divisor: f32) -> f32 {
   let a = bitcast<u32>(x) & 0x7fffffffu;
   let b = bitcast<u32>(divisor) & 0x7fffffffu;
@@ -120,7 +120,7 @@ fn divided(x: f32, divisor: f32) -> f32 {
   return bitcast<f32>(bits | ((bitcast<u32>(x) ^ bitcast<u32>(divisor)) & 0x80000000u));
 }
 
-// What is left of x after whole divisors, of the sign of x, exact: mantissas are divided bit by bit.
+// The exact remainder of x / divisor, with the sign of x (C's fmod). Mantissas are divided bit by bit.
 fn trunc_remainder(x: f32, divisor: f32) -> f32 {
   let a = bitcast<u32>(x) & 0x7fffffffu;
   let b = bitcast<u32>(divisor) & 0x7fffffffu;
@@ -140,7 +140,7 @@ fn opposed(a: f32, b: f32) -> bool {
   return (bits & 0x7fffffffu) != 0u && ((bits ^ bitcast<u32>(b)) >> 31u) == 1u;
 }
 
-// How many whole divisors x holds, rounded towards zero and down.
+// The integer quotient, rounded towards zero and rounded down.
 fn whole_quotient(x: f32, divisor: f32) -> f32 { return round((x - trunc_remainder(x, divisor)) / divisor); }
 
 fn floor_quotient(x: f32, divisor: f32) -> f32 {

@@ -1,12 +1,12 @@
-// Four sums or extremes of Words: lane k of every word.
+// Sums or extremes of each lane of Words: a has those of lane 0 of every word, d those of lane 3.
 struct Lanes { a: Ints, b: Ints, c: Ints, d: Ints }
 
-// Lane k of every word in the highest byte, the lower bytes being what was there: enough to compare.
+// Each lane moved to the highest byte. The lower bytes are not cleared: comparisons need only the highest.
 fn raised(w: Words) -> Lanes {
   return Lanes(bitcast<Ints>(w << Words(24u)), bitcast<Ints>(w << Words(16u)), bitcast<Ints>(w << Words(8u)), bitcast<Ints>(w));
 }
 
-// The words whose lanes are the highest bytes.
+// The inverse of `raised`: words of the highest bytes.
 fn lowered(v: Lanes) -> Words {
   return (bitcast<Words>(v.a) >> Words(24u)) | ((bitcast<Words>(v.b) >> Words(16u)) & Words(0xff00u)) |
          ((bitcast<Words>(v.c) >> Words(8u)) & Words(0xff0000u)) | (bitcast<Words>(v.d) & Words(0xff000000u));

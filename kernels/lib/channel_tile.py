@@ -1,4 +1,4 @@
-"""Tiles that copy values between 4C and row-major memory, for kernels/lib/channel_tile.wgsl."""
+"""Kernels that copy values between 4C and row-major memory in tiles: kernels/lib/channel_tile.wgsl."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _quad_bits(quads: int) -> int:
 
 
 def _params(call: Call, words: bool) -> Params:
-    """Uniform fields. `words` says whether the side that is not 4C holds 4W words; otherwise it holds floats."""
+    """Uniform fields. `words`: whether the tensor that is not in 4C has 4W words; otherwise it has floats."""
     _, c, h, w = dims(call.output)
     quads, width = -(-c // 4), 4 * -(-w // 4) if words else w
     bits = _quad_bits(quads)
@@ -57,7 +57,7 @@ def _threads(call: Call, words: bool) -> tuple[int, int, int]:
 
 
 def _cost(call: Call) -> float:
-    """`Kernel.cost`: half a byte for each element (measured on an H200), in whole words of channels."""
+    """`Kernel.cost`: half a byte for each element, padding lanes included (measured on an H200)."""
     n, c, h, w = dims(call.output)
     return 2.0 * n * -(-c // 4) * h * w
 
@@ -70,10 +70,13 @@ def kernel(
     params: Callable[[Call], Params] = no_params,
     preferred: Callable[[Call, Target], bool] = lambda call, target: True,
 ) -> Kernel:
-    """The kernel that takes an int8 value `way`, "to_4C" from `other` layouts or "from_4C" to them: 4W or floats.
+    """A kernel between 4C and other layouts of an int8 value.
 
     Args:
-        op, stem: the operator's name, and the WGSL file that says what becomes of an element.
+        op: the operator's name.
+        stem: the WGSL file that computes a result element from an input element.
+        way: "to_4C" or "from_4C".
+        other: the layouts that are not 4C: ONLY_4W, or FLOAT.
         params, preferred: as for Kernel.
     """
     words = other == ONLY_4W

@@ -8,10 +8,11 @@ const TILE = 2048u;
 const BLOCKS = TILE / THREADS / 4u;
 const NOWHERE = 0xffffffffu;
 
-// Word (pixel, quad) of the tile. The rows of 32 words are permuted, so that threads along either side meet all banks.
+// The index of word (pixel, quad) in the tile. Rows of 32 words are permuted, so that threads along either dimension
+// use all memory banks.
 var<workgroup> tile: array<u32, TILE>;
 
-fn place(pixel: u32, quad: u32) -> u32 {
+fn tile_index(pixel: u32, quad: u32) -> u32 {
   let at = (pixel << params.quad_bits) | quad;
   return at ^ ((at >> params.swizzle) & 31u);
 }
@@ -26,7 +27,7 @@ fn tile_of(group: u32) -> Tile {
     (group - rest * params.quad_tiles) << params.quad_bits);
 }
 
-// A thread's block i: which four pixels in the tile, and which quad.
+// A thread's block i: four pixels, by their index among such groups of the tile, and a quad.
 struct Block { unit: u32, quad: u32 }
 
 fn block_of(thread: u32, i: u32) -> Block {
@@ -39,7 +40,7 @@ fn pixel_of(unit: u32, i: u32) -> u32 {
   return unit * params.unit_step + i * select(1u, (TILE / 4u) >> params.quad_bits, params.unit_step == 1u);
 }
 
-// The word of the 4C tensor for a pixel of rows as they are padded, and a quad.
+// The index in the 4C tensor of a quad of a pixel, which is counted in padded rows; NOWHERE outside the image.
 fn word_at(n: u32, padded: u32, quad: u32) -> u32 {
   var pixel = padded;
   var inside = padded < params.padded && quad < params.quads;

@@ -1,4 +1,4 @@
-"""Kernels over 4C, pixel by pixel, in whole words of channels: kernels/lib/channels.wgsl."""
+"""Kernels that work pixel by pixel on 4C tensors, in whole words of channels: kernels/lib/channels.wgsl."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from q8ta_wgpu.ir.target import Target
 
 NARROW = ("Words=u32", "Ints=i32", "Floats=f32")
 WIDE = ("Words=vec4<u32>", "Ints=vec4<i32>", "Floats=vec4<f32>")
-"""Types for what is loaded of a pixel at once. Lane j of an Ints is a channel of word j."""
+"""WGSL types of what a thread loads of a pixel at once: a word, or a vector of four words. Component j of an Ints is a
+channel of word j."""
 
 
 def whole_vectors(call: Call) -> bool:
-    """Whether the channels of a pixel are whole vectors of four words."""
+    """Whether the words of a pixel are a multiple of four."""
     return -(-dims(call.inputs[0])[1] // 4) % 4 == 0
 
 
 def groups(call: Call) -> int:
-    """Words of a pixel, or its vectors where they are whole."""
+    """Number of Words of a pixel: of vectors where `whole_vectors`, else of words."""
     words = -(-dims(call.inputs[0])[1] // 4)
     return words // 4 if whole_vectors(call) else words
 
@@ -35,7 +36,8 @@ def _items(call: Call) -> int:
 
 
 def two_items(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """The threads of a kernel that makes two Words each. Kernels that only move should; windows make one."""
+    """`Kernel.threads` of a kernel whose threads make two Words each. It is for kernels that only move elements; those
+    with windows make one."""
     return -(-_items(call) // 2), 1, 1
 
 
@@ -50,9 +52,14 @@ def kernel(
     supports: Callable[[Call, Target], bool] = lambda call, target: True,
     **more: Any,
 ) -> Kernel:
-    """A kernel for int8 values in 4C, by vectors of four words where a pixel has whole ones, else by words.
+    """A kernel for int8 values in 4C, by vectors of four words where `whole_vectors`, else by words.
 
-    channels.wgsl's main calls words_of(p), unless `more` names another main in `source`.
+    Args:
+        name: of the kernel.
+        source: WGSL files. They define words_of(p), which main of channels.wgsl calls, or another main.
+        params: more uniform fields.
+        supports: as for Kernel.
+        more: more fields of Kernel.
     """
 
     def fits(call: Call, target: Target) -> bool:

@@ -1,7 +1,7 @@
-// A main for kernels that give words_of(p): 4C as a grid of pixels, params.groups Words each. A thread makes ITEMS
-// of them, a workgroup apart, and stores none before it has loaded for all.
+// A main for kernels that define words_of(p) over 4C tensors: each pixel has params.groups Words. A thread makes ITEMS
+// of them, 64 apart, and loads for all before it stores the first.
 
-// A thread's pixel as (n, group, h, w): the index among the pixel's Words stands for the channel.
+// Coordinates (n, group, h, w): `group` is the index among the pixel's Words.
 fn pixel_coord(index: u32) -> vec4<u32> {
   let pixel = index / params.groups;
   let row = pixel / params.y_dims.w;

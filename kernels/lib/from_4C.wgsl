@@ -1,24 +1,25 @@
-// write_block(n, first channel, padded pixel of the tile, unit, words) stores the words of four pixels.
+// A main that reads 4C. Linked: write_block(n, first channel, padded pixel of the tile, unit, words), which stores the
+// words of four pixels.
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) thread: u32,
         @builtin(workgroup_id) group: vec3<u32>,
         @builtin(num_workgroups) groups: vec3<u32>) {
-  let place_in = tile_of(group.y * groups.x + group.x);
-  if (place_in.n >= params.y_dims.x) { return; }
+  let origin = tile_of(group.y * groups.x + group.x);
+  if (origin.n >= params.y_dims.x) { return; }
   let quad = thread & ((1u << params.quad_bits) - 1u);
   var words: array<u32, TILE / THREADS>;
   for (var i = 0u; i < TILE / THREADS; i++) {
     let pixel = (thread + i * THREADS) >> params.quad_bits;
-    words[i] = x[word_at(place_in.n, place_in.pixel + pixel, place_in.quad + quad)];
+    words[i] = x[word_at(origin.n, origin.pixel + pixel, origin.quad + quad)];
   }
   for (var i = 0u; i < TILE / THREADS; i++) {
-    tile[place((thread + i * THREADS) >> params.quad_bits, quad)] = words[i];
+    tile[tile_index((thread + i * THREADS) >> params.quad_bits, quad)] = words[i];
   }
   workgroupBarrier();
   for (var i = 0u; i < BLOCKS; i++) {
     let block = block_of(thread, i);
     var found: vec4<u32>;
-    for (var k = 0u; k < 4u; k++) { found[k] = tile[place(pixel_of(block.unit, k), block.quad)]; }
-    write_block(place_in.n, (place_in.quad + block.quad) * 4u, place_in.pixel, block.unit, found);
+    for (var k = 0u; k < 4u; k++) { found[k] = tile[tile_index(pixel_of(block.unit, k), block.quad)]; }
+    write_block(origin.n, (origin.quad + block.quad) * 4u, origin.pixel, block.unit, found);
   }
 }

@@ -1,6 +1,6 @@
-// Rows of int8 words in 4W (kernels/lib/rows.py). Each line of `width` elements ends with a word, whose lanes past the
-// line hold no promised value.
+// Rows of int8 words in 4W (kernels/lib/rows.py). Each line of `width` elements is padded to whole words. Padding lanes
+// have no promised value.
 
-// How many lanes of word k of a row hold elements, and all bits of those lanes.
+// The number of lanes of word k of a row that are elements, and a mask with all bits of those lanes.
 fn lanes_of(k: u32) -> u32 { return min(params.width - k % params.line * 4u, 4u); }
 fn bits_of(k: u32) -> u32 { return 0xffffffffu >> (8u * (4u - lanes_of(k))); }

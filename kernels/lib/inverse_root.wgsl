@@ -1,4 +1,4 @@
-// Integers of two words, and from one of them the inverse of its square root (kernels/norm/integers.py defines it).
+// 64-bit integers as two words, and the inverse square root of one (kernels/norm/integers.py defines it).
 alias Wide = vec2<u32>; // low, high
 
 fn wide_sum(a: Wide, b: Wide) -> Wide {
@@ -27,7 +27,7 @@ fn wide_right(a: Wide, k: u32) -> Wide {
   return Wide((a.x >> k) | (a.y << (32u - k)), a.y >> k);
 }
 
-// The high words of products of two words.
+// The high words of the 64-bit products.
 fn high_words(a: vec4<u32>, b: u32) -> vec4<u32> {
   let low = vec4<u32>(0xffffu);
   let sixteen = vec4<u32>(16u);
@@ -36,25 +36,25 @@ fn high_words(a: vec4<u32>, b: u32) -> vec4<u32> {
   return (a >> sixteen) * (b >> 16u) + (middle >> sixteen) + (other >> sixteen);
 }
 
-// The largest integer whose square is not beyond v, from 2^30 on: a float's root is less than one away from it.
+// floor(sqrt(v)) for v >= 2^30. The root in float32 is less than one away from it.
 fn whole_root(v: u32) -> u32 {
   let near = min(u32(sqrt(f32(v))), 0xffffu);
   let low = near - select(0u, 1u, near * near > v);
   return low + select(0u, 1u, v - low * low > 2u * low);
 }
 
-// 1 / sqrt(v) = factor / 2^shift: factor has 31 bits.
+// 1 / sqrt(v) as factor / 2^shift, where factor has 31 bits.
 struct InverseRoot { factor: u32, shift: u32 }
 
 fn inverse_root(v: Wide) -> InverseRoot {
-  let given = select(v, Wide(1u, 0u), v.x == 0u && v.y == 0u);
-  let bits = select(firstLeadingBit(given.x), 32u + firstLeadingBit(given.y), given.y > 0u);
+  let positive = select(v, Wide(1u, 0u), v.x == 0u && v.y == 0u);
+  let bits = select(firstLeadingBit(positive.x), 32u + firstLeadingBit(positive.y), positive.y > 0u);
   // An even shift leaves 31 or 32 bits: v = m * 4^t.
   let t = i32(bits / 2u) - 15;
-  var m = given.x;
-  if (t > 0) { m = wide_right(given, u32(2 * t)).x; }
-  if (t < 0) { m = given.x << u32(-2 * t); }
-  // One step of Newton's from a quotient of 16 bits.
+  var m = positive.x;
+  if (t > 0) { m = wide_right(positive, u32(2 * t)).x; }
+  if (t < 0) { m = positive.x << u32(-2 * t); }
+  // One step of Newton's method from an estimate of 16 bits.
   let start = min(0x80000000u / whole_root(m), 0xffffu);
   let gap = 0x40000000 - i32(wide_product(m, start * start).y);
   return InverseRoot(start * 0x8000u + u32((i32(start) * (gap >> 2u)) >> 14u), u32(46 + t));

@@ -1,4 +1,4 @@
-// A call without a mask: all elements take part.
+// A call without a mask.
 
-fn part_of(p: vec4<u32>) -> u32 { return 0xffffffffu; }
-fn takes_part(p: vec4<u32>) -> bool { return true; }
+fn unmasked_bits(p: vec4<u32>) -> u32 { return 0xffffffffu; }
+fn is_unmasked(p: vec4<u32>) -> bool { return true; }

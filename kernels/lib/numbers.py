@@ -1,4 +1,4 @@
-"""Numbers of windows, given for each dimension or once for all."""
+"""Attributes of windows with a number for each dimension, or one number for all dimensions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def repeated(numbers: Sequence[Any], count: int) -> tuple[Any, ...]:
-    """`count` numbers. aten gives one for all dimensions, or one for both sides of each dimension, which is
-    repeated."""
+    """`numbers` repeated to `count` entries: in aten a number may stand for all dimensions, or for both sides of
+    one."""
     return tuple(numbers) * (count // len(numbers))
 
 
 def both(number: Any, count: int = 2) -> tuple[Any, ...]:
-    """`count` numbers of a test case, which may give one for all."""
+    """`number` if it is a tuple, else a tuple of `count` copies of it. For test cases."""
     return number if isinstance(number, tuple) else (number,) * count

@@ -1,4 +1,4 @@
-"""What importer functions of ONNX calls share: operators that are one of aten, inputs that must be constants."""
+"""Functions for importers of ONNX calls: operators that equal one of aten, inputs that must be constants, windows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from q8ta_wgpu.ir.op import Builder, Import
 
 
 def by_aten(name: str, *operands: str, **arguments: Any) -> Import:
-    """The importer of an operator that is an aten one: `operands` name aten's arguments in the order of the inputs,
-    `arguments` are the others."""
+    """The importer of an ONNX operator that equals an aten one.
+
+    Args:
+        name: aten overload name.
+        operands: names of aten's arguments for the ONNX inputs, in order.
+        arguments: aten's other arguments.
+    """
     return lambda b, args: b.aten(name, {**dict(zip(operands, args["inputs"], strict=False)), **arguments})
 
 
 def constant(b: Builder, value: str | None, what: str) -> Array | None:
-    """The array of an input that must follow from no input of the network; None where it is left out."""
+    """The array of an input that must be a constant, named `what` in the message; None where the input is left out.
+    Raises the builder's refusal if the value depends on an input of the network."""
     if value is None:
         return None
     array = b.array(value)
@@ -26,7 +32,8 @@ def constant(b: Builder, value: str | None, what: str) -> Array | None:
 
 
 def integers(b: Builder, args: Mapping[str, Any], position: int, name: str) -> list[int] | None:
-    """Integers given as an input, or as an attribute in older opsets; None where they are left out."""
+    """Integers that are an input at `position`, or in older opsets an attribute `name`; None where they are left
+    out. Raises the builder's refusal if the input is no constant."""
     inputs = args["inputs"]
     if args.get(name) is not None:
         found = args[name]
@@ -36,7 +43,8 @@ def integers(b: Builder, args: Mapping[str, Any], position: int, name: str) -> l
 
 
 def number(b: Builder, value: str | None, what: str, default: float | None = None) -> float | None:
-    """A number given as an input of one element."""
+    """The number of an input with one element; `default` where it is left out. Raises the builder's refusal if it is no
+    constant or has more elements."""
     array = constant(b, value, what)
     if array is None:
         return default
@@ -46,7 +54,8 @@ def number(b: Builder, value: str | None, what: str, default: float | None = Non
 
 
 def axes(b: Builder, args: Mapping[str, Any], rank: int, position: int = 1) -> list[int] | None:
-    """Dimensions counted from the first; None where they are left out."""
+    """The dimensions `axes` of a call, as non-negative indices; None where they are left out. `position` is the input
+    that newer opsets have for them. Raises the builder's refusal if one is out of range."""
     found = integers(b, args, position, "axes")
     if found is not None and (wrong := [d for d in found if not -rank <= d < rank]):
         raise b.refuse(f"its axis {wrong[0]} is none of its {rank} dimensions")
@@ -54,7 +63,8 @@ def axes(b: Builder, args: Mapping[str, Any], rank: int, position: int = 1) -> l
 
 
 def axis(b: Builder, args: Mapping[str, Any], rank: int, name: str = "axis") -> int:
-    """The dimension that an attribute names, counted from the first."""
+    """The dimension in the attribute `name`, as a non-negative index. Raises the builder's refusal if it is out of
+    range."""
     found = int(args[name])
     if not -rank <= found < max(rank, 1):
         raise b.refuse(f"its {name} {found} is none of its {rank} dimensions")
@@ -62,7 +72,18 @@ def axis(b: Builder, args: Mapping[str, Any], rank: int, name: str = "axis") -> 
 
 
 def window(b: Builder, args: Mapping[str, Any], kernel: list[int], size: tuple[int, ...]) -> dict[str, list[int]]:
-    """Strides, dilations and padding (before each dimension, then after each) of a convolution or pooling."""
+    """Attributes of a convolution or pooling.
+
+    Args:
+        args: the call's attributes: strides, dilations, pads and auto_pad.
+        kernel: extents of the kernel.
+        size: extents of the input, without batch and channels.
+
+    Returns:
+        Lists `stride`, `dilation` and `pads`. `pads` has the padding before each dimension, then after each.
+
+    Raises the builder's refusal if lengths differ, a number is below 1, or auto_pad is unknown.
+    """
     rank = len(kernel)
     stride = list(args.get("strides") or [1] * rank)
     dilation = list(args.get("dilations") or [1] * rank)

@@ -1,4 +1,4 @@
-"""What softmax and the norms share: rows reduced by groups of threads, see kernels/lib/rows.wgsl."""
+"""Kernels that reduce rows by teams of threads, for softmax and the norms: kernels/lib/rows.wgsl."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Rows:
 
     Attributes:
         rows: number of rows.
-        length: elements of each.
-        inner: distance between neighbouring elements of a row.
-        vectors: must be a multiple of 4 for rows to be read as vectors of four: adjacent elements of one channel.
+        length: elements of each row.
+        inner: distance between neighbouring elements of a row, in elements.
+        vectors: number of adjacent elements of one channel. Rows are read as vectors of four if 4 divides it.
     """
 
     rows: int
@@ -36,7 +36,8 @@ class Rows:
 
 
 def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of operators on rows along the attribute `dim`: float32 of the same shape."""
+    """The shape rule of operators on rows along the attribute `dim`: float32 of the same shape. Raises GraphError if
+    there is no such dimension."""
     shape, dim = types[0].shape, attrs["dim"]
     if dim >= len(shape):
         raise GraphError(f"rows along dimension {dim} of {shape}: there is no such dimension")
@@ -51,7 +52,8 @@ def along(call: Call) -> Rows:
 
 
 def too_long(shape: Shape, dim: int) -> str:
-    """Why a kernel in which each element sums its own row, for rows across words, would take too long; empty if not."""
+    """Why rows along `dim` are too long for a kernel in which the thread of each element sums the element's row; empty
+    if they are not. Such a kernel is used for rows that are not along words."""
     longest = LOOP_TURNS // 8
     if dim == len(shape) - 1 or shape[dim] <= longest:
         return ""
@@ -59,12 +61,12 @@ def too_long(shape: Shape, dim: int) -> str:
 
 
 def are_words(call: Call, target: Target) -> bool:
-    """Whether words lie along the attribute `dim`, the last dimension."""
+    """Whether the attribute `dim` is the last dimension, so that words lie along the rows."""
     return bool(call.attrs["dim"] == len(call.output.shape) - 1)
 
 
 def of_words(call: Call) -> Rows:
-    """The rows along the last dimension, counted in words."""
+    """The rows along the last dimension, with words as elements."""
     width = call.output.shape[-1]
     return Rows(call.output.numel // width, -(-width // 4), inner=1, vectors=1)
 
@@ -73,17 +75,18 @@ RowsOf = Callable[[Call], Rows]
 
 
 ITEMS = {1: 16, 4: 8}
-"""Most items of a thread where there are many rows, by elements of an item."""
+"""The most items that a thread reads of a row where there are many rows, by the elements of an item (measured on an
+H200)."""
 
 MOST_ITEMS = LOOP_TURNS // 4
-"""Items from which a row is shared in any case, to bound the turns of a thread."""
+"""The longest row, in items, that a single thread may read, since a thread's loop turns are limited."""
 
 BUSY = 1 << 16
-"""Threads that keep a large GPU busy. With fewer, more of them share a row. Both were measured on an H200."""
+"""Threads that keep a large GPU busy. With fewer, more threads share a row (measured on an H200)."""
 
 
 def lanes(rows: Rows, size: int) -> int:
-    """Threads that share a row, a power of two, for rows of items of `size` elements."""
+    """The number of threads that share a row, a power of two. An item has `size` elements, 1 or 4."""
     items = rows.length // size
     if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size] and items <= MOST_ITEMS:
         return 1  # neighbouring threads take neighbouring rows and read adjacent elements
@@ -108,10 +111,10 @@ def kernel(
         op: the operator's name.
         stems: its WGSL files.
         wide: operands bound as vectors.
-        rows: from a call to its rows.
-        params: more uniform fields, from a call and the elements of an item.
-        passes: how many times a thread goes through its items.
-        constants: more linked constants.
+        rows: the rows of a call.
+        params: more uniform fields, by the call and the elements of an item.
+        passes: how many times a thread reads its items.
+        constants: more WGSL constants.
     """
 
     def size(call: Call) -> int:
@@ -154,16 +157,16 @@ def int8_kernel(
     passes: int,
     supports: Callable[[Call, Target], bool] = lambda call, target: True,
 ) -> Kernel:
-    """The kernel of an operator on rows of consecutive int8 words in 4W. A row's last dimension is the tensor's, and
-    each of its lines ends with a word.
+    """The kernel of an operator on rows of consecutive int8 words in 4W. A row has one or more lines along the last
+    dimension, each padded to whole words.
 
     Args:
         name: of the kernel.
         stems: its WGSL files.
-        rows: from a call to its rows, counted in words.
+        rows: the rows of a call, with words as elements.
         params: more uniform fields.
-        passes: how many times a thread goes through its words.
-        supports: whether rows are made of whole words.
+        passes: how many times a thread reads its words.
+        supports: whether the rows of a call are consecutive words.
     """
 
     def all_params(call: Call) -> Params:

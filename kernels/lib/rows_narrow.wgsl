@@ -1,4 +1,4 @@
-// Items of a row are its elements.
+// An item is an element of a row.
 alias Item = f32;
 fn largest_of(v: Item) -> f32 { return v; }
 fn sum_of(v: Item) -> f32 { return v; }

@@ -1,9 +1,14 @@
-"""Loops whose length grows with a call: each result by one thread, or by a group of threads where one would take too
-many turns (`Kernel.turns`).
+"""Kernels whose loops grow with a call: one thread computes a result, or a team of threads where one thread would take
+too many loop turns (`Kernel.turns`).
 
-The WGSL of such a kernel has three functions. `part(p, first)` computes what its loops find from the indices `first` on
-in steps of STEPS. `merge(a, b)` merges two Partials. `finish(p, whole)` makes the result. It is linked with a main of
-one thread for each result, where all steps are 1, or with one of a team that merges its parts (`shared_*.wgsl`).
+The WGSL of such a kernel defines three functions:
+
+* `partial_result(p, first)` runs its loops from the indices `first` on, in steps of STEPS, and returns a Partial;
+* `merge(a, b)` merges two Partials;
+* `finish(p, merged)` computes the result.
+
+They are linked with a main that has one thread for each result, where all steps are 1, or with a main whose teams merge
+the Partials of their threads (`shared_*.wgsl`).
 """
 
 from __future__ import annotations
@@ -18,27 +23,27 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 
 Extents = tuple[int, ...]
-"""Turns of at most four nested loops, the innermost last. It steps by STEPS.w, those around it by z, y, x."""
+"""Turns of at most four nested loops, the innermost last. It steps by STEPS.w, the loops around it by z, y and x."""
 
 THREADS = 256
-"""Threads of a workgroup: one group for a float32 result, one for each of an int8 word's four elements."""
+"""Threads of a workgroup: one team for a float32 result, or four teams for the four elements of an int8 word."""
 
 SHARED_FROM, FEW_RESULTS = 256, 1 << 13
-"""Elements of a window from which threads share it, on devices where that pays, and the most results where there is
-nothing else to keep them busy."""
+"""Teams pay where a window has at least SHARED_FROM elements and there are at most FEW_RESULTS results, too few to keep
+a GPU busy with one thread each."""
 
 
 MAINS = ("map", "direct")
-"""Mains of one thread for each result, an element or four channels. `shared_*` are those of groups."""
+"""Files with a main of one thread for each result: an element, or four channels. `shared_*` have the mains of teams."""
 
 
 def nested(extents: Sequence[int]) -> int:
-    """Turns that nested loops take together, one more for each end of a loop."""
+    """Loop turns of nested loops, with one more turn for the end of each loop."""
     return sum(math.prod(extents[:i]) * (extents[i] + 1) for i in range(len(extents)))
 
 
 def _steps(extents: Extents, lanes: int) -> Extents:
-    """How `lanes` threads, a power of two, share the loops: the longest loops are shared by most."""
+    """The steps of each loop for `lanes` threads, a power of two: the longest loops are shared by most threads."""
     steps = [1] * len(extents)
     for _ in range(lanes.bit_length() - 1):
         longest = max(range(len(extents)), key=lambda i: -(-extents[i] // steps[i]))
@@ -47,7 +52,7 @@ def _steps(extents: Extents, lanes: int) -> Extents:
 
 
 def pays_for_few(extents: Callable[[Call], Extents]) -> Callable[[Call, Target], bool]:
-    """Whether a reduction leaves so few results that one thread for each leaves most of a GPU idle."""
+    """A predicate for reductions with so few results that one thread for each leaves most of a GPU idle."""
 
     def pays(call: Call, target: Target) -> bool:
         few = call.output.numel <= FEW_RESULTS and math.prod(extents(call)) >= SHARED_FROM
@@ -61,16 +66,17 @@ def kernels(
     extents: Callable[[Call], Extents],
     pays: Callable[[Call, Target], bool] = lambda call, target: False,
 ) -> tuple[Kernel, Kernel]:
-    """A kernel with one thread for each result, and one with a group of threads for calls with too many turns for one.
+    """A kernel with one thread for each result, and one with a team of threads, for calls with too many loop turns for
+    one thread.
 
     Args:
-        kernel: its stem in MAINS names the main.
+        kernel: the kernel with one thread for each result. One of its stems is in MAINS.
         extents: the turns of its loops in a call.
-        pays: whether a group is faster though one thread may do it.
+        pays: whether a team is faster where one thread is possible.
     """
 
     def teams(call: Call) -> int:
-        """Results that a workgroup computes, and elements that a thread computes one after another otherwise."""
+        """Elements of a result: a workgroup has a team for each. Without teams a thread computes them one by one."""
         return 4 if call.output.dtype in RANGES and kernel.by_element else 1
 
     def constants(call: Call, lanes: int) -> dict[str, int]:
@@ -93,7 +99,7 @@ def kernels(
         return teams(call) * nested(extents(call))
 
     def needed(call: Call, target: Target) -> bool:
-        """Where teams were not measured, the kernels for one thread are chosen as long as one may do it."""
+        """Whether teams are needed or faster. Where they were not measured, one thread is preferred if possible."""
         return alone_turns(call) > target.loop_turns or pays(call, target)
 
     def linked(files: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Names:

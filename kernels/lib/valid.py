@@ -1,4 +1,4 @@
-"""What kernels rely on in the numbers of constant operands: functions for `Operand.valid`."""
+"""Functions for `Operand.valid`: what kernels require of the numbers in constant operands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-// Operators on whole words. load(at) reads what one item of the result is made of, result(loaded) makes it; an item is a
-// word, or a vector of ITEM_WORDS. A thread makes ITEMS of them, a workgroup apart, so that neighbours read neighbours;
-// all are loaded before the first is stored, so that several loads are under way.
+// A main for operators on whole words. An item is a word, or a vector of ITEM_WORDS words. load(at) reads the operands
+// of an item, result(loaded) computes it. A thread makes ITEMS items, 64 apart, so that neighbouring threads read
+// neighbouring items. It loads all before it stores the first, so that several loads are under way.
 
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32,

@@ -1,4 +1,4 @@
-"""linear (torch's: x @ weight.T + bias over the last dimension) and its int8 form; mm and addmm are imported as it."""
+"""linear, x @ weight.T + bias over the last dimension, and its int8 form. mm and addmm are imported as it."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     return {**gemm.params(tile, _sizes(call)), **_shared_params(call), **grids}
 
 
-def _whole(call: Call) -> bool:
-    """Whether rows of x are whole vectors."""
+def _has_vectors(call: Call) -> bool:
+    """Whether rows of x are whole vectors of four words."""
     return groups.row_words(call) % 4 == 0
 
 
@@ -99,7 +99,8 @@ def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
-    """Units take no weights of 4 bits, so tiles are chosen as where there are none."""
+    """Whether a tile is chosen for a call. Matrix units take no weights of 4 bits: for these, tiles are chosen as if
+    there were no units."""
     without = replace(target, matrix_units=()) if groups.is_grouped(call) else target
     return gemm.preferred(call, without, label, _sizes)
 
@@ -115,7 +116,7 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         *(every_row() if tile.body in (UNITS, gemm.REGISTERS) else ()),
         *gemm.stored(tile, call),
         "gemm_pixels",
-        f"x_vector={'whole_vector' if _whole(call) else 'vector_of_words'}",
+        f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}",
         "sums_rows",
         *groups.source(call),
         *halves.source(call),
@@ -127,12 +128,13 @@ def _direct_source(call: Call, op: str) -> tuple[str, ...]:
 
 
 def _wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    return *weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ()), *gemm.wide_result(tile, call)
+    return *weighted.PER_CHANNEL, "weight", *(("x",) if _has_vectors(call) else ()), *gemm.wide_result(tile, call)
 
 
-def _products(op: str, parts: int) -> Iterator[Kernel]:
-    """Tiled products, and one for all calls. `parts` rows of int8 make one row of x: 2 of int16."""
-    for label, tile in gemm.tiles(parts).items():
+def _products(op: str, halves_per_row: int) -> Iterator[Kernel]:
+    """Tiled matrix products, and the kernels for any call. A row of x is `halves_per_row` rows of int8: 1, or 2 for
+    int16."""
+    for label, tile in gemm.tiles(halves_per_row).items():
         fields = gemm.kernel_fields(tile, _sizes)
         yield Kernel(
             f"{op}.tiled_{label}",
@@ -171,7 +173,7 @@ def _few_rows(op: str) -> tuple[Kernel, ...]:
         "sums_rows",
         _sizes,
         _rows,
-        _whole,
+        _has_vectors,
         supports=lambda call, target: _sizes(call)[0] * halves.of(call) <= gemm.FEW_ROWS,
     )
 
@@ -185,16 +187,17 @@ def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
-    """x @ matrix + bias: `linear`; with the roles of the operands transposed where x is the constant; else `matmul`."""
+    """x @ matrix + bias. A constant matrix makes it a `linear`. A constant x makes it a `linear` of the transposed
+    operands. Otherwise it is a `matmul`."""
     rank, outputs = len(b.type(matrix).shape), b.type(matrix).shape[-1:]
-    joins = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
+    fuses_bias = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
     if rank == 2 and b.is_constant(matrix) and not b.is_constant(x):
-        y = _emit(b, x, b.emit("permute", (matrix,), {"dims": (1, 0)}), bias if joins else None)
+        y = _emit(b, x, b.emit("permute", (matrix,), {"dims": (1, 0)}), bias if fuses_bias else None)
     else:
-        joins = False
+        fuses_bias = False
         weighted = len(b.type(x).shape) == 2 and rank > 1 and b.is_constant(x) and not b.is_constant(matrix)
         y = _transpose(b, _emit(b, _transpose(b, matrix), x, None)) if weighted else b.emit("matmul", (x, matrix))
-    return y if bias is None or joins else b.emit("add", (y, bias), {"alpha": 1.0})
+    return y if bias is None or fuses_bias else b.emit("add", (y, bias), {"alpha": 1.0})
 
 
 def _transpose(b: Builder, x: str) -> str:
@@ -213,7 +216,7 @@ def _import_addmm(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx_gemm(b: Builder, args: Mapping[str, Any]) -> str:
-    """alpha * A' * B' + beta * C, whose factors join the constants."""
+    """ONNX's Gemm: alpha * A' * B' + beta * C. It is a `linear` if alpha and beta are 1 and B and C are constants."""
     left, right, term = args["inputs"]
     alpha, beta = float(args["alpha"]), float(args["beta"])
     if args["transA"]:
@@ -236,7 +239,7 @@ def _onnx_gemm(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_matmul(b: Builder, args: Mapping[str, Any]) -> str:
-    """torch.matmul: batch dimensions broadcast; a vector becomes a row (first) or a column (second)."""
+    """torch.matmul. Batch dimensions broadcast. A vector becomes a row if it is the first operand, else a column."""
     left, right = args["self"], args["other"]
     row, column = len(b.type(left).shape) == 1, len(b.type(right).shape) == 1
     if row:
@@ -245,11 +248,11 @@ def _import_matmul(b: Builder, args: Mapping[str, Any]) -> str:
         right = b.emit("view", (right,), {"shape": (-1, 1)})
     batch = np.broadcast_shapes(*(b.type(name).shape[:-2] for name in (left, right)))
     if len(batch) > 2:
-        # Beyond four dimensions the leading ones are folded into one, which does not broadcast.
+        # Of more than four dimensions, kernels see the leading ones as one, which does not broadcast.
         left, right = (_expand_batch(b, name, batch) for name in (left, right))
     y = _product(b, left, right)
-    kept = [0 if i < len(batch) else -1 for i in range(len(batch) + 2 - row - column)]
-    return b.emit("view", (y,), {"shape": kept}) if row or column else y
+    shape = [0 if i < len(batch) else -1 for i in range(len(batch) + 2 - row - column)]
+    return b.emit("view", (y,), {"shape": shape}) if row or column else y
 
 
 def _expand_batch(b: Builder, name: str, batch: tuple[int, ...]) -> str:
@@ -331,4 +334,4 @@ q16ta_linear = Op(
     schema={"epilogue": epilogue.EPILOGUE},
     kernels=(*_few_rows("q16ta_linear"), *_products("q16ta_linear", 2)),
 )
-"""The same of int16: rows of x are two rows of int8 each, of their high and of their low halves."""
+"""q8ta_linear with an int16 operand (kernels/product/halves.py)."""

@@ -1,7 +1,7 @@
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var sum = 0.0;
   for (var k = first.w; k < params.x_dims.w; k += STEPS.w) {
     sum += x_at(vec4<u32>(p.xyz, k)) * weight[p.w * params.x_dims.w + k];
@@ -11,7 +11,7 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
 
 fn finish(p: vec4<u32>, sum: Partial) -> f32 { return sum + bias[p.w]; }
 
-// The sides of a product with one matrix: the weight transposed, (depth, columns).
+// The operands of the tiled matrix product: x, and the transposed weight (depth, columns).
 fn left_item(at: u32) -> Item { return x[at]; }
 fn right_item(at: u32) -> Item { return weight[at]; }
 fn left_of(batch: u32) -> u32 { return 0u; }

@@ -1,4 +1,4 @@
-"""matmul of two activations, and scaled_dot_product_attention, which is imported as a chain around it.
+"""matmul of two activations, and the import of scaled_dot_product_attention as several operators.
 
 A product with a constant matrix is imported as `linear` (kernels/linear/linear.py).
 """
@@ -51,7 +51,8 @@ def _import_bmm(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _mask(b: Builder, args: Mapping[str, Any], queries: int, keys: int) -> str | None:
-    """The mask to add to the scores: aten's float or bool mask, or the causal one."""
+    """The mask to add to the scores, from aten's mask of floats or bools, or from is_causal; None if there is none.
+    Raises the builder's refusal for both at once, and for computed bools."""
     attn_mask = args["attn_mask"]
     if args["is_causal"]:
         if attn_mask is not None:
@@ -72,17 +73,17 @@ def _mask(b: Builder, args: Mapping[str, Any], queries: int, keys: int) -> str |
 
 
 def _repeated(b: Builder, x: str, heads: int) -> str:
-    """Keys or values of grouped heads, each as often as there are heads of queries for it."""
+    """Keys or values with `heads` heads: for grouped queries, each head is repeated for all heads of its group."""
     *lead, count, length, width = b.type(x).shape
     if count == heads:
         return x
     split = b.emit("view", (x,), {"shape": [*(0 for _ in lead), count, 1, length, width]})
-    whole = b.emit("expand", (split,), {"shape": [*(-1 for _ in lead), -1, heads // count, -1, -1]})
-    return b.emit("view", (whole,), {"shape": [*(0 for _ in lead), heads, length, width]})
+    expanded = b.emit("expand", (split,), {"shape": [*(-1 for _ in lead), -1, heads // count, -1, -1]})
+    return b.emit("view", (expanded,), {"shape": [*(0 for _ in lead), heads, length, width]})
 
 
 def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
-    """softmax(q k^T * scale + mask) v."""
+    """softmax(q k^T * scale + mask) v, as separate operators. passes/fuse_attention.py fuses them."""
     if args["dropout_p"]:
         raise b.refuse("dropout_p is not supported: export in eval mode")
     query, key, value = args["query"], args["key"], args["value"]
@@ -99,10 +100,10 @@ def _import_attention(b: Builder, args: Mapping[str, Any]) -> str:
     weights = b.emit("softmax", (scores,), {"dim": len(b.type(scores).shape) - 1})
     masked = b.array(mask) if mask is not None else None
     if masked is not None and (masked.max(-1) <= MASKED).any():  # a fully masked row: torch gives zeros
-        takes_part = np.asarray(masked.max(-1, keepdims=True) > MASKED, np.float32)
-        weights = b.emit("mul", (weights, b.constant(takes_part, "rows")))
-    if "takes_part" in args:  # torch also gives zeros where computed bools mask a whole row
-        weights = b.aten("aten.where.self", {"condition": args["takes_part"], "self": weights, "other": 0.0})
+        unmasked = np.asarray(masked.max(-1, keepdims=True) > MASKED, np.float32)
+        weights = b.emit("mul", (weights, b.constant(unmasked, "rows")))
+    if "is_unmasked" in args:  # torch also gives zeros where computed bools mask a whole row
+        weights = b.aten("aten.where.self", {"condition": args["is_unmasked"], "self": weights, "other": 0.0})
     return b.emit("matmul", (weights, value))
 
 

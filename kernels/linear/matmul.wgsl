@@ -1,8 +1,8 @@
-// Batch dimensions of extent 1 are read at 0.
+// Batch dimensions of extent 1 are broadcast.
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let a_batch = min(p.xy, params.a_dims.xy - 1u);
   let b_batch = min(p.xy, params.b_dims.xy - 1u);
   var sum = 0.0;
@@ -14,7 +14,7 @@ fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
 
 fn finish(p: vec4<u32>, sum: Partial) -> f32 { return sum; }
 
-// The sides of a batched product; batch dimensions of extent 1 are read at 0.
+// The operands of the tiled matrix product.
 fn left_item(at: u32) -> Item { return a[at]; }
 fn right_item(at: u32) -> Item { return b[at]; }
 fn start(batch: u32, m: u32, n: u32) -> vec4<f32> { return vec4<f32>(); }

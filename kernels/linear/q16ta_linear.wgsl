@@ -1,5 +1,5 @@
-// As q8ta_linear.wgsl with an int16 operand: the sums of its high and of its low halves.
-fn part(p: vec4<u32>, first: vec4<u32>) -> Halves {
+// As q8ta_linear.wgsl, with an int16 operand: one sum for its high halves, one for its low halves.
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Halves {
   let starts = all(first == vec4<u32>(0u));
   var high = select(vec4<i32>(0), start_half(p.w / 4u, 0u), starts);
   var low = select(vec4<i32>(0), start_half(p.w / 4u, 1u), starts);

@@ -1,8 +1,8 @@
-"""q8ta_matmul: the product of two int8 activations, such as q k^T and weights times values of attention; q16ta_matmul
-where one of them, or both, are int16.
+"""q8ta_matmul, the matrix product of two int8 activations, such as q k^T and weights times values in attention.
+q16ta_matmul is the same where one or both are int16.
 
-Its second operand is transposed, (..., columns, depth), so that both sides are contiguous along the sum; see `Product`
-in q8ta_wgpu/ir/int8.py.
+The second operand is transposed, (..., columns, depth), so that both operands are contiguous along the sum: see
+`Product` in q8ta_wgpu/ir/int8.py.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from q8ta_wgpu.kernels.product import gemm, halves, weighted
 from q8ta_wgpu.kernels.product.units import UnitTile
 
 LONGEST = arithmetic.INT32_MAX // 255**2
-"""Most products of two differences of int8 whose sum cannot pass int32."""
+"""The longest sum of products (a - a_zero) * (b - b_zero) of int8 that cannot pass int32."""
 
 
 def product_shape(a: Shape, transposed: Shape) -> Shape:
-    """The shape of a product of (..., rows, depth) and (..., columns, depth), whose batch dimensions broadcast.
+    """The shape of a product of `a`, (..., rows, depth), and `transposed`, (..., columns, depth): (..., rows, columns).
+    Batch dimensions broadcast.
 
-    Raises GraphError where there is none.
+    Raises:
+        GraphError: depths differ, or batch dimensions do not broadcast in the last four dimensions.
     """
     if len(a) < 2 or len(transposed) < 2 or a[-1] != transposed[-1]:
         raise GraphError(f"a product of rows along the last dimensions of {a} and {transposed}: their extents differ")
@@ -72,7 +74,8 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def lower(call: QuantizedCall) -> Int8Form | str:
-    """The contract's sum with one multiplier for all columns and no offset."""
+    """The int8 form of a product of two activations: a weighted sum with one multiplier for all columns and no offset.
+    Returns the reason if there is none."""
     a, b = call.q
     if a is None or b is None or call.out is None:
         return "it needs two quantized operands and a quantized result"
@@ -89,34 +92,35 @@ def lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _longest(a: str, b: str) -> int:
-    """Most products whose sums cannot pass int32: of two int16, sums of halves are added."""
+    """The longest sum that cannot pass int32 for operands of two dtypes. For two int16 operands, two sums of halves are
+    added."""
     return LONGEST // 2 if a == b == INT16X4 else LONGEST
 
 
 def macs(call: Call) -> int:
-    """Multiply-accumulates of a product of two activations."""
+    """The number of multiply-accumulates of a call."""
     return call.output.numel * call.inputs[0].shape[-1]
 
 
 def _params(call: Call) -> Params:
     columns = call.output.shape[-1]
-    near: Params = {}
-    if call.attrs["epilogue"].near:
+    magic: Params = {}
+    if call.attrs["epilogue"].rounds_by_addition:
         offset, *bits = epilogue.pack_offset(call, np.zeros(4, np.int32))[0, :, 0]
         ends = dict(zip(("low", "high", "magic"), (b.view(np.float32) for b in bits), strict=True))
-        near = {"offset": offset, **ends}
+        magic = {"offset": offset, **ends}
     return {
         **epilogue.params(call),
         "channels": np.uint32(columns),
         "quads": np.uint32(-(-columns // 4)),
         "multiplier": np.float32(call.attrs["multiplier"]),
-        **near,
+        **magic,
         **_zeros(call),
     }
 
 
 def _zeros(call: Call) -> Params:
-    """The zero points of both operands: of int16, of their high and of their low halves."""
+    """Uniform fields with the zero points of both operands. An int16 operand has one for each half."""
     found: dict[str, Any] = {}
     for i, side in enumerate("ab"):
         high, low = halves.zeros(call.zeros[i]) if halves.of(call, i) == 2 else (call.zeros[i], 0)
@@ -129,23 +133,23 @@ def _constants(call: Call) -> dict[str, int]:
 
 
 def _halves_source(call: Call) -> tuple[str, ...]:
-    """What is linked for each operand, by its type, and to join their sums."""
-    joined = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[halves.of(call, 0) * halves.of(call, 1)]
-    found = [f"real_products={joined}"]
+    """WGSL bindings that read the halves of each operand, by its dtype, and that add their sums."""
+    total = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[halves.of(call, 0) * halves.of(call, 1)]
+    found = [f"real_products={total}"]
     for i, side in enumerate("ab"):
-        wide = halves.of(call, i) == 2
+        int16 = halves.of(call, i) == 2
         found += [
-            f"{side}_zero=zero_of_{side}{'_half' if wide else ''}",
-            f"{side}_word_half={'half_of_word' if wide else 'whole_word'}",
-            *((f"{side.upper()}Vector=RowVectorInt16", f"{side}_half=half_before_depth") if wide else ()),
+            f"{side}_zero=zero_of_{side}{'_half' if int16 else ''}",
+            f"{side}_word_half={'half_of_word' if int16 else 'whole_word'}",
+            *((f"{side.upper()}Vector=RowVectorInt16", f"{side}_half=half_before_depth") if int16 else ()),
         ]
     return tuple(found)
 
 
 def _channels(call: Call) -> str:
-    """What belongs to four columns, as the epilogue reads it."""
+    """The WGSL binding of the epilogue's numbers for four columns."""
     after = call.attrs["epilogue"]
-    return f"channel_quad={'near' if after.near else 'rounded'}_product_quad"
+    return f"channel_quad={'magic' if after.rounds_by_addition else 'plain'}_product_quad"
 
 
 def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
@@ -155,14 +159,14 @@ def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 TILES = {label: gemm.TILES[label] for label in ("units_64x64", "64x64", "32x32")}
 MANY_GROUPS = 300
-"""Workgroups from which on the large tile keeps a large GPU busy, as in kernels/product/sgemm.py."""
+"""The number of workgroups with which the large tile keeps a large GPU busy, as in kernels/product/sgemm.py."""
 
 UNIT_WORK = 1 << 24
-"""Multiply-accumulates from which matrix units pay: at twice as many, heads of 197 rows on an H200 took 4.8 and 5.8
-microseconds with them, 5.1 and 6.5 without."""
+"""From this many multiply-accumulates on, matrix units are faster: at twice as many, heads of 197 rows on an H200 took
+4.8 and 5.8 microseconds with them, 5.1 and 6.5 without."""
 
 FEW_ROWS = 8
-"""Rows up to which a tile would be mostly empty."""
+"""Up to this many rows, a tile would be mostly padding."""
 
 
 def _vectors(call: Call) -> int:
@@ -190,18 +194,18 @@ def _tiled(op: str, label: str) -> Kernel:
     units = isinstance(tile, UnitTile)
 
     def of(call: Call) -> gemm.AnyTile:
-        """The tile for a call's depth. Threads share as few rows as int16 leaves on one side."""
+        """The tile with the step for a call's depth. With int16 on either side, threads share fewer rows."""
         fewest = max(_constants(call).values())
         return replace(tile, step=replace(tile, halves=fewest).at_depth(_vectors(call)).step)
 
-    def whole(call: Call) -> bool:
-        """Whether rows are whole vectors."""
+    def has_vectors(call: Call) -> bool:
+        """Whether rows are whole vectors of 16 elements."""
         return call.inputs[0].shape[-1] % 16 == 0
 
     def source(call: Call) -> tuple[str, ...]:
+        kind = "whole" if has_vectors(call) else "words"
         sides = tuple(
-            f"{side}_vector={side}_{'int16_' if halves.of(call, i) == 2 else ''}{'whole' if whole(call) else 'words'}"
-            for i, side in enumerate("ab")
+            f"{side}_vector={side}_{'int16_' if halves.of(call, i) == 2 else ''}{kind}" for i, side in enumerate("ab")
         )
         return (
             "gemm_units_pairs" if units else "gemm_pairs",
@@ -223,7 +227,7 @@ def _tiled(op: str, label: str) -> Kernel:
         ONLY_4W | FLOAT,
         supports=lambda call, target: tile.fits(target),
         preferred=lambda call, target: _preferred(call, target, label),
-        wide=lambda call: ("a", "b") if whole(call) else (),
+        wide=lambda call: ("a", "b") if has_vectors(call) else (),
         params=params,
         constants=lambda call: {**of(call).constants, **_constants(call)},
         threads=lambda call, layout: (_groups(tile, call) * tile.threads, 1, 1),
@@ -236,7 +240,7 @@ def _tiled(op: str, label: str) -> Kernel:
 
 
 def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
-    """Tiled products by these tiles, and one of all calls."""
+    """Tiled products with these tiles, and the kernel for any call."""
     general = Kernel(
         op,
         _general_source,
@@ -274,4 +278,4 @@ q16ta_matmul = replace(
     operands=(Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS)),
     kernels=_kernels("q16ta_matmul", ("units_64x64", "64x64")),
 )
-"""The same where an operand is int16: kernels/product/halves.py."""
+"""q8ta_matmul where one or both operands are int16 (kernels/product/halves.py)."""

@@ -1,16 +1,16 @@
-// A product of two activations whose rows both lie along the sum. Batch dimensions of extent 1 are read at 0. With zero
-// points, sum (a - az)(b - bz) = sum ab - az sum b - bz sum a + depth az bz; lanes past the depth hold no promised value and
-// count as 0.
+// A product of two activations whose rows both lie along the sum. Batch dimensions of extent 1 are broadcast. With zero
+// points, sum (a - az)(b - bz) = sum ab - az sum b - bz sum a + depth az bz. Lanes past the depth have no promised
+// value: they are cleared.
 
-// Ones in the lanes of a word's four places from k on that lie before `depth`.
+// A word with the byte 1 in the lanes of elements k to k + 3 that lie before `depth`.
 fn ones_before(k: u32, depth: u32) -> u32 { return 0x01010101u >> (8u * (4u - min(depth - k, 4u))); }
 
 fn without_zeros(ab: vec4<i32>, a: i32, b: vec4<i32>, a_zero: i32, b_zero: i32) -> vec4<i32> {
   return ab - a_zero * b - b_zero * a + i32(params.a_dims.w) * a_zero * b_zero;
 }
 
-// The sums of every half of a with every half of b, where int16 has two (kernels/product/halves.wgsl): high by high, high
-// by low, low by high, low by low.
+// The sums of every half of a with every half of b. Of two int16 operands they are: high by high, high by low, low by
+// high, low by low (kernels/product/halves.wgsl).
 const HALVES_PAIRED = HALVES_A * HALVES_B;
 alias Products = array<vec4<i32>, HALVES_PAIRED>;
 
@@ -32,7 +32,7 @@ fn half_of_word(word: vec2<u32>, half: u32) -> u32 {
   return even_bytes(word >> vec2<u32>(8u - 8u * half)) ^ (half * 0x80808080u);
 }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
   let depth = params.a_dims.w;
   let a_batch = min(p.xy, params.a_dims.xy - 1u);
   let b_batch = min(p.xy, params.b_dims.xy - 1u);
@@ -75,9 +75,9 @@ alias RealSum = vec4<f32>;
 fn real_as_it_is(sum: RealSum) -> vec4<f32> { return sum; }
 
 // All columns have one multiplier and no bias.
-fn near_product_quad(quad: u32) -> Near {
-  return Near(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
+fn magic_product_quad(quad: u32) -> MagicChannel {
+  return MagicChannel(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
               vec4<f32>(params.magic));
 }
 
-fn rounded_product_quad(quad: u32) -> Channel { return Channel(vec4<f32>(params.multiplier), vec4<i32>(0)); }
+fn plain_product_quad(quad: u32) -> Channel { return Channel(vec4<f32>(params.multiplier), vec4<i32>(0)); }

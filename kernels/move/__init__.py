@@ -1,1 +1,1 @@
-"""Operators that move elements and compute nothing: view, permute, slice, cat, pad, shuffles, resizes, copies."""
+"""Operators that move elements: view, permute, slice, cat, pad, shuffles, resizing, gather and update."""

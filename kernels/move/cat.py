@@ -1,4 +1,4 @@
-"""cat: any number of tensors joined along one dimension. stack is imported as views and a cat."""
+"""cat: any number of tensors concatenated along one dimension. stack is imported as views and a cat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
 
 MAX_INPUTS = 8
-"""Most operands: their ends must fit the uniform fields. Larger cats are split (passes/split_cat.py)."""
+"""The most operands: their ends must fit uniform fields. Larger cats are split (passes/split_cat.py)."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -52,7 +52,8 @@ def _params(call: Call) -> Params:
 
 
 def _runs(call: Call, layout: Layout) -> list[int] | None:
-    """Words of each operand in a run of the result, from the joined dimension inwards; None if words would be cut."""
+    """The number of words of each operand in a run of the result. A run has the elements of the concatenated dimension
+    and of all dimensions inside it. None if an operand would begin within a word."""
     dim, shape = call.attrs["dim"], call.output.shape
     axis = axis_of(shape, dim)
     cut = axis == packed_axis(layout) and any(t.shape[dim] % 4 for t in call.inputs[:-1])
@@ -82,7 +83,7 @@ def _import_cat(b: Builder, args: Mapping[str, Any]) -> str:
 def _import_stack(b: Builder, args: Mapping[str, Any]) -> str:
     rank = len(b.type(args["tensors"][0]).shape)
     dim = args["dim"] % (rank + 1)
-    # In a view's shape, 0 keeps the dimension of that index, -2 the one as far from the end.
+    # In the shape of a view, 0 keeps the dimension of the same index, -2 that at the same distance from the end.
     shape = [0] * dim + [1] + [-2] * (rank - dim)
     return _cat(b, [b.emit("view", (name,), {"shape": shape}) for name in args["tensors"]], dim)
 

@@ -1,5 +1,5 @@
-"""q8ta_clone: the transition of an int8 or int16 value from one layout to another. Layout sync inserts it; graphs have
-none."""
+"""q8ta_clone: a copy of an int8 or int16 value in another layout. Layout sync inserts it into plans; graphs do not have
+it."""
 
 from __future__ import annotations
 

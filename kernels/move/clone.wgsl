@@ -2,7 +2,7 @@ fn compute(p: vec4<u32>) -> i32 { return x_at(p); }
 
 fn combine(x: x_Word) -> Word { return x; }
 
-// Blocks of 4W: a unit is one word of each of four channels. Channels past the last repeat it, or are not written.
+// Blocks of 4W: a block is one word of each of four channels. Channels past the last one repeat it, or are not written.
 fn word_of_unit(n: u32, channel: u32, pixel: u32, unit: u32) -> u32 {
   return ((n * params.channels + channel) * params.padded + pixel) / 4u + unit;
 }

@@ -1,5 +1,5 @@
-"""embedding: rows of a table at computed indices, int8, int16 or of 4 bits with a scale for each row, as float32
-numbers."""
+"""embedding: rows of a table of int8, int16, or of 4 bits, at computed indices. Each row has a scale; the result is
+float32."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from q8ta_wgpu.kernels.move.gather import rows_at
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    rows, scale, place = (t.shape for t in types)
+    rows, scale, indices = (t.shape for t in types)
     if len(rows) == 3:
         rows = bits.check(rows, rows[1] * bits.group_of(rows))
-    if len(rows) != 2 or scale != rows[:1] or len(place) != 2 or place[1] != 1:
+    if len(rows) != 2 or scale != rows[:1] or len(indices) != 2 or indices[1] != 1:
         raise GraphError(
-            f"embedding needs a table, a scale a row and a column of indices, found {rows}, {scale}, {place}"
+            f"embedding needs a table, a scale for each row and a column of indices, found {rows}, {scale}, {indices}"
         )
-    return (place[0], rows[1]), FLOAT32
+    return (indices[0], rows[1]), FLOAT32
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    rows, scale, place = arrays
+    rows, scale, indices = arrays
     rows = bits.values(rows, call.output.shape[1]) if rows.ndim == 3 else rows
-    found = rows_at(place[:, 0], len(rows))
+    found = rows_at(indices[:, 0], len(rows))
     return rows[found].astype(np.float32) * scale[found, None]
 
 
@@ -39,7 +39,7 @@ def _source(call: Call) -> tuple[str, ...]:
     rows = call.inputs[0]
     stored = "bits" if len(rows.shape) == 3 else "int16" if rows.dtype == INT16 else ""
     element = (f"element_of=element_of_{stored}",) if stored else ()
-    return "embedding", "map", f"place_within=place_{call.inputs[2].dtype}", *element
+    return "embedding", "map", f"index_within=index_{call.inputs[2].dtype}", *element
 
 
 def _params(call: Call) -> Params:
@@ -54,7 +54,7 @@ OPS = (
         operands=(
             Operand("rows", constant=True, dtypes=(INT8, INT16)),
             Operand("scale", constant=True, valid=valid.finite(1)),
-            Operand("place", dtypes=(INT32, FLOAT32)),
+            Operand("indices", dtypes=(INT32, FLOAT32)),
         ),
         infer=_infer,
         reference=_reference,

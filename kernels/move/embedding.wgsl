@@ -1,6 +1,6 @@
 // An element of the row at a computed index.
 fn compute(p: vec4<u32>) -> f32 {
-  let row = place_within(vec4<u32>(0u, 0u, p.z, 0u), params.last);
+  let row = index_within(vec4<u32>(0u, 0u, p.z, 0u), params.last);
   return f32(element_of(row, p.w)) * scale[row];
 }
 
@@ -14,7 +14,8 @@ fn element_of_int16(row: u32, column: u32) -> i32 {
   return extractBits(i32(rows[at / 2u]), at % 2u * 16u, 16u);
 }
 
-// Of rows of 4 bits: each group's factor, then two numbers a byte (q8ta_wgpu/ir/bits.py).
+// An element of a row of 4 bits. A group has its factor in a byte, then two numbers in each byte
+// (q8ta_wgpu/ir/bits.py).
 fn element_of_bits(row: u32, column: u32) -> i32 {
   let group = 2u * (params.group_bytes - 1u);
   let first = (row * params.groups + column / group) * params.group_bytes;

@@ -1,4 +1,4 @@
-"""expand, expand_batch, repeat and flip: elements read several times, or backwards."""
+"""expand, expand_batch, repeat and flip: elements that are repeated, or in reverse order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
 
 
 def _expand_shape(x: Shape, attrs: Attrs) -> Shape:
-    """The shape rule of expand: -1 keeps a dimension of the input, counted from the right."""
+    """The shape rule of expand. -1 keeps the extent of the input's dimension at the same distance from the end."""
     shape = list(attrs["shape"])
     lead = len(shape) - len(x)
     if lead < 0 or 0 in shape or -1 in shape[:lead]:
@@ -39,8 +39,8 @@ def _expand(x: Array, y: Shape, attrs: Attrs) -> Array:
 
 def _grow(b: Builder, x: str, shape: Shape) -> str:
     old = b.type(x).shape
-    kept = (0,) * (len(shape) - len(old)) + old
-    wanted = [-1 if new in (-1, k) else new for new, k in zip(shape, kept, strict=True)]
+    aligned = (0,) * (len(shape) - len(old)) + old
+    wanted = [-1 if new in (-1, extent) else new for new, extent in zip(shape, aligned, strict=True)]
     return x if wanted == [-1] * len(old) else b.emit("expand", (x,), {"shape": wanted})
 
 
@@ -49,7 +49,7 @@ def _import_expand(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx_expand(b: Builder, args: Mapping[str, Any]) -> str:
-    """Expand, whose shape broadcasts with that of its operand."""
+    """ONNX's Expand, to the broadcast of its operand's shape and a given one."""
     x, old = args["inputs"][0], b.type(args["inputs"][0]).shape
     wanted = onnx_calls.integers(b, args, 1, "shape") or []
     if any(not 1 <= n <= MAX_EXTENT for n in wanted):
@@ -107,8 +107,8 @@ expand_batch = move(
         ((1, 2, 5, 3, 8), {"size": 3}),
     ),
 )
-"""Repeats an operand for each image of a batch of any size. `Model.rebatch` changes the size, so no pass may compute it
-from a constant."""
+"""Repeats an operand for each image of a batch. `Model.rebatch` changes the size of the batch, so passes must not fold
+it into a constant."""
 
 
 def _repeat_shape(x: Shape, attrs: Attrs) -> Shape:

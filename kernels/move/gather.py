@@ -1,5 +1,5 @@
-"""gather: elements at indices computed at run time, int32 as argmax gives them, or float32 numbers. embedding,
-index_select and indexing with one computed index are imported as it."""
+"""gather: elements at indices that are computed at run time, int32 or float32. embedding, index_select and indexing
+with one computed index are imported as it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand
 
 LARGEST_INDEX = 1 << 24
-"""Up to this index float32 holds every integer."""
+"""The largest index in float32, which holds every integer up to it."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -39,7 +39,8 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def rows_at(indices: Array, count: int) -> Array:
-    """Computed indices among so many: integers below 0 count from the end, others outside are clamped; NaN is 0."""
+    """Indices of rows as kernels read them, int64, from computed ones among `count` rows. Negative integers count from
+    the end. Then all are clamped to 0..count - 1, and NaN is 0."""
     if indices.dtype.kind == "i":
         indices = indices + np.where(indices < 0, count, 0)
     inside: Array = np.clip(np.nan_to_num(indices), 0, count - 1).astype(np.int64)
@@ -47,7 +48,7 @@ def rows_at(indices: Array, count: int) -> Array:
 
 
 def along(b: Builder, x: str, dim: int, indices: str) -> str:
-    """The rows of `x` at computed indices of any shape, whose dimensions replace `dim`."""
+    """The rows of `x` along `dim` at computed indices of any shape. The dimensions of the indices replace `dim`."""
     shape, found = b.type(x).shape, b.type(indices).shape
     trailing = len(shape) - dim - 1
     flat = b.emit("view", (indices,), {"shape": (*[1] * dim, -1, *[1] * trailing)})
@@ -58,10 +59,11 @@ def along(b: Builder, x: str, dim: int, indices: str) -> str:
 
 
 def elements(b: Builder, x: str, dim: int, indices: str) -> str:
-    """torch.gather: `x` is cut to the extents of the indices in dimensions other than `dim`."""
-    for i, (whole, kept) in enumerate(zip(b.type(x).shape, b.type(indices).shape, strict=True)):
-        if i != dim and kept < whole:
-            x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": kept, "step": 1})
+    """torch.gather with computed indices. In dimensions other than `dim`, `x` is sliced to the extents of the
+    indices."""
+    for i, (extent, count) in enumerate(zip(b.type(x).shape, b.type(indices).shape, strict=True)):
+        if i != dim and count < extent:
+            x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": count, "step": 1})
     return b.emit("gather", (x, indices), {"dim": dim})
 
 
@@ -72,14 +74,14 @@ def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="gather",
-        operands=(Operand("x", dtypes=NUMBERS), Operand("place", dtypes=(INT32, FLOAT32))),
+        operands=(Operand("x", dtypes=NUMBERS), Operand("indices", dtypes=(INT32, FLOAT32))),
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},
         kernels=(
             Kernel(
                 "gather",
-                lambda call: ("gather", "map", f"place_within=place_{call.inputs[1].dtype}"),
+                lambda call: ("gather", "map", f"index_within=index_{call.inputs[1].dtype}"),
                 (FLOAT,),
                 FLOAT,
                 params=lambda call: {"axis": np.uint32(call.attrs["dim"] + 4 - len(call.output.shape))},

@@ -1,5 +1,5 @@
-"""grid_sample: images sampled at computed coordinates, in float32 as in torch. Outside is 0, the border or a
-reflection."""
+"""grid_sample: images sampled at computed coordinates, in float32 as in torch. Outside of the image it reads 0, the
+border or a reflection, by the padding mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
 
 MODES = ("bilinear", "nearest")
 PADDINGS = ("zeros", "border", "reflection")
-"""Padding modes in the order of torch's numbers."""
+"""Padding modes. Their indices are torch's numbers for them."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -27,15 +27,15 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _line(call: Call, axis: int) -> tuple[float, float]:
-    """Elements from the middle to a border, and from there to the first element, along H or W."""
+    """(factor, offset) along H or W: coordinate v in -1..1 is the position (v + 1) * factor + offset, in elements."""
     extent, corners = call.inputs[0].shape[axis], call.attrs["align_corners"]
     return (extent - corners) / 2, 0.0 if corners else -0.5
 
 
-def _places(call: Call, grid: Array, axis: int) -> Array:
+def _positions(call: Call, grid: Array, axis: int) -> Array:
     factor, offset = _line(call, axis)
-    given = np.clip(np.nan_to_num(grid.astype(np.float64), nan=-1.0), -1e30, 1e30)
-    reach, at = 2.0 if call.attrs["padding"] == "zeros" else 0.0, (given + 1) * factor
+    finite = np.clip(np.nan_to_num(grid.astype(np.float64), nan=-1.0), -1e30, 1e30)
+    reach, at = 2.0 if call.attrs["padding"] == "zeros" else 0.0, (finite + 1) * factor
     if call.attrs["padding"] == "reflection":
         turns, rest = np.divmod(np.abs(at), 2 * factor) if factor else (0 * at, 0 * at)
         at = np.where(turns % 2 == 1, 2 * factor - rest, rest)
@@ -46,7 +46,7 @@ def _places(call: Call, grid: Array, axis: int) -> Array:
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, grid = arrays
     height, width = x.shape[2:]
-    across, down = _places(call, grid[..., 0], 3), _places(call, grid[..., 1], 2)
+    across, down = _positions(call, grid[..., 0], 3), _positions(call, grid[..., 1], 2)
     images = np.arange(x.shape[0])[:, None, None]
 
     def tap(rows: Array, columns: Array, weight: Array) -> Array:

@@ -1,8 +1,8 @@
-// Images sampled at computed coordinates: one element, or a mix of four. What lies outside counts as 0, or coordinates
-// are moved to the border or mirrored there.
+// Images sampled at computed coordinates: the nearest element, or the bilinear interpolation of four. Elements outside
+// of the image are 0, or coordinates are clamped to the border or mirrored there.
 fn compute(p: vec4<u32>) -> f32 {
-  let x = place(grid_at(vec4<u32>(p.x, p.zw, 0u)), params.factor_w, params.x_dims.w);
-  let y = place(grid_at(vec4<u32>(p.x, p.zw, 1u)), params.factor_h, params.x_dims.z);
+  let x = position_of(grid_at(vec4<u32>(p.x, p.zw, 0u)), params.factor_w, params.x_dims.w);
+  let y = position_of(grid_at(vec4<u32>(p.x, p.zw, 1u)), params.factor_h, params.x_dims.z);
   if (params.nearest == 1u) { return tap(p, round(y), round(x), 1.0); }
   let left = floor(x);
   let top = floor(y);
@@ -15,15 +15,16 @@ fn compute(p: vec4<u32>) -> f32 {
 const ZEROS = 0u;
 const REFLECTION = 2u;
 
-// Where -1 ... 1 lies along a dimension, counted in elements; NaN is -1. Far outside is as far as no element reaches.
-fn place(given: f32, factor: f32, extent: u32) -> f32 {
-  let from_border = (select(clamp(given, -1e30, 1e30), -1.0, is_nan(given)) + 1.0) * factor;
+// The position of a coordinate in -1..1 along a dimension, in elements. NaN counts as -1. Positions far outside are
+// clamped to two elements outside, which no element of the image reaches.
+fn position_of(coordinate: f32, factor: f32, extent: u32) -> f32 {
+  let from_border = (select(clamp(coordinate, -1e30, 1e30), -1.0, is_nan(coordinate)) + 1.0) * factor;
   let at = select(from_border, mirrored(abs(from_border), 2.0 * factor), params.padding == REFLECTION) + params.offset;
   let reach = select(2.0, 0.0, params.padding != ZEROS);
   return clamp(at, -reach, f32(extent - 1u) + reach);
 }
 
-// A distance from a border as often mirrored at both as it is longer than the way between them.
+// A distance from a border, mirrored at both borders, which are `span` apart, until it lies between them.
 fn mirrored(distance: f32, span: f32) -> f32 {
   if (span == 0.0) { return 0.0; }
   let turns = floor(distance / span);

@@ -50,7 +50,7 @@ def _params(call: Call) -> Params:
     return {
         "axis": np.uint32(max(dim - trailing + 1, 0)),
         "inner": np.uint32(math.prod(shape[dim + 1 : trailing]) if dim < trailing else 1),
-        "places": np.uint32(shape[dim]),
+        "count": np.uint32(shape[dim]),
         "extent": np.uint32(call.attrs["extent"]),
     }
 
@@ -59,18 +59,18 @@ def _keeps_words(call: Call, target: Target, axis: int) -> bool:
     return axis_of(call.output.shape, call.attrs["dim"]) != axis
 
 
-def _places(b: Builder, value: Any) -> Array:
-    """The array of a constant index."""
+def _constant(b: Builder, value: Any) -> Array:
+    """The array of a constant index. Refuses computed ones."""
     array = b.array(value)
     if array is None:
         raise b.refuse("its index is computed from the input: only constant ones are supported here")
     return array
 
 
-def select(b: Builder, x: str, dim: int, places: Array) -> str:
-    """The elements of `x` at indices `places` of a dimension; negative ones count from its end."""
+def select(b: Builder, x: str, dim: int, indices: Array) -> str:
+    """The elements of `x` at constant indices of a dimension. Negative indices count from its end."""
     count = b.type(x).shape[dim]
-    index = b.constant(np.where(places < 0, places + count, places).astype(np.int32), "index")
+    index = b.constant(np.where(indices < 0, indices + count, indices).astype(np.int32), "index")
     return b.emit("index_select", (x, index), {"dim": dim, "extent": count})
 
 
@@ -78,8 +78,8 @@ def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
     x, rank = args["self"], len(b.type(args["self"]).shape)
     if b.array(args["index"]) is None and rank:
         return gather.along(b, x, args["dim"] % rank, args["index"])
-    places = _places(b, args["index"])
-    return select(b, x, args["dim"] % rank, places.reshape(-1)) if rank else str(x)
+    indices = _constant(b, args["index"])
+    return select(b, x, args["dim"] % rank, indices.reshape(-1)) if rank else str(x)
 
 
 def _import_roll(b: Builder, args: Mapping[str, Any]) -> str:
@@ -94,33 +94,33 @@ def _import_roll(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _rolled(b: Builder, x: str, dim: int, shift: int) -> str:
-    places = np.roll(np.arange(b.type(x).shape[dim]), shift)
-    return select(b, x, dim, places) if places[0] else x
+    indices = np.roll(np.arange(b.type(x).shape[dim]), shift)
+    return select(b, x, dim, indices) if indices[0] else x
 
 
 def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
-    """A gather with constant indices: indices into the flattened tensor."""
+    """torch.gather. With constant indices it is an index_select of the flattened tensor."""
     x, shape = args["self"], b.type(args["self"]).shape
     if b.array(args["index"]) is None and shape:
         return gather.elements(b, x, args["dim"] % len(shape), args["index"])
-    places = _places(b, args["index"])
-    where = list(np.indices(places.shape))
-    where[args["dim"] % len(shape)] = places
+    indices = _constant(b, args["index"])
+    coordinates = list(np.indices(indices.shape))
+    coordinates[args["dim"] % len(shape)] = indices
     flat = b.emit("view", (x,), {"shape": (-1,)})
-    chosen = select(b, flat, 0, np.ravel_multi_index(where, shape).reshape(-1))
-    return b.emit("view", (chosen,), {"shape": places.shape})
+    selected = select(b, flat, 0, np.ravel_multi_index(coordinates, shape).reshape(-1))
+    return b.emit("view", (selected,), {"shape": indices.shape})
 
 
 def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
-    """Indexing by numpy's rules: the indexed dimensions become those of the indices, in front unless they were
-    adjacent."""
+    """Indexing by numpy's rules: the indexed dimensions are replaced by those of the indices, which come first if the
+    indexed dimensions are not adjacent."""
     x, indices = args["self"], args["indices"]
-    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    if any(b.array(index) is None for _, index in given):
-        return _import_computed(b, x, given)
-    places = [None if i is None else _places(b, i) for i in indices]
-    dims = [d for d, found in enumerate(places) if found is not None]
-    chosen = np.broadcast_arrays(*(found for found in places if found is not None))
+    indexed = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if any(b.array(index) is None for _, index in indexed):
+        return _import_computed(b, x, indexed)
+    arrays = [None if i is None else _constant(b, i) for i in indices]
+    dims = [d for d, array in enumerate(arrays) if array is not None]
+    broadcast = np.broadcast_arrays(*(array for array in arrays if array is not None))
     first, count = dims[0], len(dims)
     if dims != list(range(first, first + count)):
         rank = len(b.type(x).shape)
@@ -128,42 +128,43 @@ def _import_index(b: Builder, args: Mapping[str, Any]) -> str:
         first = 0
     shape = b.type(x).shape
     extents, trailing = shape[first : first + count], len(shape) - first - count
-    # In a view's shape, 0 keeps the dimension of that index, -2 the one as far from the end.
+    # In the shape of a view, 0 keeps the dimension of the same index, -2 that at the same distance from the end.
     if count > 1:
         x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * trailing)})
-    positive = [np.where(c < 0, c + extent, c) for c, extent in zip(chosen, extents, strict=True)]
+    positive = [np.where(i < 0, i + extent, i) for i, extent in zip(broadcast, extents, strict=True)]
     y = select(b, x, first, np.ravel_multi_index(positive, extents).reshape(-1))
-    if chosen[0].ndim == 1:
+    if broadcast[0].ndim == 1:
         return y
-    return b.emit("view", (y,), {"shape": (*[0] * first, *chosen[0].shape, *[-2] * trailing)})
+    return b.emit("view", (y,), {"shape": (*[0] * first, *broadcast[0].shape, *[-2] * trailing)})
 
 
-def _import_computed(b: Builder, x: str, given: Sequence[tuple[int, Any]]) -> str:
-    """Indexing with computed indices: the indexed dimensions are merged, in front unless they are adjacent."""
-    dims, shape = [dim for dim, _ in given], b.type(x).shape
+def _import_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str:
+    """Indexing with computed indices. `indexed` has pairs (dimension, index). The indexed dimensions are merged into
+    one, which comes first if they are not adjacent."""
+    dims, shape = [dim for dim, _ in indexed], b.type(x).shape
     first, count = dims[0], len(dims)
     if dims != list(range(first, first + count)):
         x = b.emit("permute", (x,), {"dims": (*dims, *(d for d in range(len(shape)) if d not in dims))})
         first = 0
     extents = [shape[dim] for dim in dims]
-    if count == 1 and b.type(given[0][1]).dtype == INT32:  # a gather counts negative ones from the end
-        return gather.along(b, x, first, given[0][1])
+    if count == 1 and b.type(indexed[0][1]).dtype == INT32:  # a gather counts negative ones from the end
+        return gather.along(b, x, first, indexed[0][1])
     if math.prod(extents) > gather.LARGEST_INDEX:
         raise b.refuse(f"indices among {extents} elements are no float32 numbers, at most {gather.LARGEST_INDEX} are")
-    place = ""
-    for (_, index), size in zip(given, extents, strict=True):
-        found = _counted(b, index, size)
-        if place:
-            whole = b.emit("affine", (place,), {"factor": float(size), "term": 0.0})
-            found = b.aten("aten.add.Tensor", {"self": whole, "other": found})
-        place = found
+    merged = ""
+    for (_, index), size in zip(indexed, extents, strict=True):
+        found = _non_negative(b, index, size)
+        if merged:
+            scaled = b.emit("affine", (merged,), {"factor": float(size), "term": 0.0})
+            found = b.aten("aten.add.Tensor", {"self": scaled, "other": found})
+        merged = found
     if count > 1:
         x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * (len(shape) - first - count))})
-    return gather.along(b, x, first, place)
+    return gather.along(b, x, first, merged)
 
 
-def _counted(b: Builder, index: Any, size: int) -> str:
-    """An index whose negative values count from the end, as non-negative numbers, of int32 where it is."""
+def _non_negative(b: Builder, index: Any, size: int) -> str:
+    """An index without negative values, which count from the end of `size` elements. The dtype stays the same."""
     array = b.array(index)
     if array is not None:
         return b.constant(np.where(array < 0, array + size, array).astype(np.int32), "index")
@@ -174,70 +175,71 @@ def _counted(b: Builder, index: Any, size: int) -> str:
 
 
 def _onnx_gather(b: Builder, args: Mapping[str, Any]) -> str:
-    """Gather: rows of a dimension, at indices of any shape."""
+    """ONNX's Gather: rows along a dimension, at indices of any shape."""
     x, index = args["inputs"]
     shape = b.type(x).shape
-    dim, places = onnx_calls.axis(b, args, len(shape)), b.array(index)
-    if places is None:
-        whole = b.type(index).dtype == INT32
-        return gather.along(b, x, dim, index if whole else _counted(b, index, shape[dim]))
-    _check_places(b, places, shape[dim])
-    y = select(b, x, dim, places.reshape(-1))
-    behind = [-2] * (len(shape) - dim - 1)
-    return y if places.ndim == 1 else b.emit("view", (y,), {"shape": (*[0] * dim, *places.shape, *behind)})
+    dim, indices = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if indices is None:
+        is_int32 = b.type(index).dtype == INT32
+        return gather.along(b, x, dim, index if is_int32 else _non_negative(b, index, shape[dim]))
+    _check_indices(b, indices, shape[dim])
+    y = select(b, x, dim, indices.reshape(-1))
+    trailing = [-2] * (len(shape) - dim - 1)
+    return y if indices.ndim == 1 else b.emit("view", (y,), {"shape": (*[0] * dim, *indices.shape, *trailing)})
 
 
 def _onnx_gather_elements(b: Builder, args: Mapping[str, Any]) -> str:
     x, index = args["inputs"]
     shape = b.type(x).shape
-    dim, places = onnx_calls.axis(b, args, len(shape)), b.array(index)
-    if places is None:
-        return gather.elements(b, x, dim, _counted(b, index, shape[dim]))
-    _check_places(b, places, shape[dim])
-    positive = b.constant(np.where(places < 0, places + shape[dim], places).astype(np.int32), "index")
+    dim, indices = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if indices is None:
+        return gather.elements(b, x, dim, _non_negative(b, index, shape[dim]))
+    _check_indices(b, indices, shape[dim])
+    positive = b.constant(np.where(indices < 0, indices + shape[dim], indices).astype(np.int32), "index")
     return _import_gather(b, {"self": x, "dim": dim, "index": positive})
 
 
 def _onnx_gather_nd(b: Builder, args: Mapping[str, Any]) -> str:
-    """GatherND with constant indices: places of the dimensions that they name, merged into one."""
+    """ONNX's GatherND with constant indices. The last dimension of the indices has an index for each of the leading
+    dimensions of x."""
     x, batch = args["inputs"][0], int(args["batch_dims"])
-    places = onnx_calls.constant(b, args["inputs"][1], "indices")
-    assert places is not None
+    tuples = onnx_calls.constant(b, args["inputs"][1], "indices")
+    assert tuples is not None
     if batch:
         raise b.refuse(f"batch_dims must be 0, found {batch}")
-    indices = [b.constant(np.ascontiguousarray(part).astype(np.int32), "index") for part in np.moveaxis(places, -1, 0)]
+    indices = [b.constant(np.ascontiguousarray(i).astype(np.int32), "index") for i in np.moveaxis(tuples, -1, 0)]
     return str(_import_index(b, {"self": x, "indices": indices}))
 
 
-def _check_places(b: Builder, places: Array, count: int) -> None:
-    if places.dtype.kind not in "iu" or (places.size and not -count <= places.min() <= places.max() < count):
-        span = f"{places.min()} to {places.max()}" if places.size else "none"
-        raise b.refuse(f"its indices must be integers from {-count} to {count - 1}, found {places.dtype}, {span}")
+def _check_indices(b: Builder, indices: Array, count: int) -> None:
+    if indices.dtype.kind not in "iu" or (indices.size and not -count <= indices.min() <= indices.max() < count):
+        span = f"{indices.min()} to {indices.max()}" if indices.size else "none"
+        raise b.refuse(f"its indices must be integers from {-count} to {count - 1}, found {indices.dtype}, {span}")
 
 
 def _import_put(b: Builder, args: Mapping[str, Any]) -> str:
-    """Values written at constant indices: old and new elements are joined, and each position takes one of them. Rows
-    are written at computed ones."""
+    """index_put. With constant indices it is an index_select of the concatenation of old elements and new ones. With a
+    computed index it is an update of rows."""
     if args["accumulate"]:
         raise b.refuse("it adds up what is written at one index: write each index once, with accumulate=False")
     x, shape = args["self"], b.type(args["self"]).shape
-    given = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
-    if len(given) == 1 and b.array(given[0][1]) is None:
-        return update.write(b, x, *given[0], args["values"])
-    if any(b.array(index) is None for _, index in given):
+    indexed = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
+    if len(indexed) == 1 and b.array(indexed[0][1]) is None:
+        return update.write(b, x, *indexed[0], args["values"])
+    if any(b.array(index) is None for _, index in indexed):
         raise b.refuse(
-            "it writes at computed places of several dimensions: write along one of them, x.scatter(dim, index, values)"
+            "it writes at computed indices of several dimensions: write along one, x.scatter(dim, index, values)"
         )
-    whole = [slice(None) if i is None else _places(b, i) for i in args["indices"]]
-    written = np.arange(math.prod(shape)).reshape(shape)[tuple(whole)]
+    indices = [slice(None) if i is None else _constant(b, i) for i in args["indices"]]
+    written = np.arange(math.prod(shape)).reshape(shape)[tuple(indices)]
     values = args["values"]
     if b.type(values).shape != written.shape:
         values = b.emit("expand", (values,), {"shape": written.shape})
     flat = [b.emit("view", (name,), {"shape": (-1,)}) for name in (x, values)]
-    places = np.arange(math.prod(shape))
-    places[written.reshape(-1)] = places.size + np.arange(written.size)
-    chosen = select(b, b.emit("cat", flat, {"dim": 0}), 0, places)
-    return b.emit("view", (chosen,), {"shape": shape})
+    source = np.arange(math.prod(shape))
+    source[written.reshape(-1)] = source.size + np.arange(written.size)
+    selected = select(b, b.emit("cat", flat, {"dim": 0}), 0, source)
+    return b.emit("view", (selected,), {"shape": shape})
 
 
 OPS = (

@@ -1,6 +1,6 @@
 fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 
-// Along another dimension than the packed one words stay whole: the first lane's source says which word to read.
+// Where words lie along another dimension, whole words are read: the source of a word's first lane says which one.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 alias Loaded = Word;
@@ -8,12 +8,12 @@ alias Loaded = Word;
 fn load(at: u32) -> Loaded { return x_word(source_of(y_coord(at))); }
 fn result(v: Loaded) -> Word { return v; }
 
-// Along params.axis a place is (outer, place, inner): leading dimensions beyond four are folded into n, so the indexed one
-// may lie between others.
+// Along params.axis a selected is (outer, selected, inner): leading dimensions beyond four are folded into n, so the
+// indexed one may lie between others.
 fn source_of(p: vec4<u32>) -> vec4<u32> {
   let along = p[params.axis];
   let row = along / params.inner;
-  let place = u32(index[row % params.places]);
-  let source = (row / params.places * params.extent + place) * params.inner + along % params.inner;
+  let selected = u32(index[row % params.count]);
+  let source = (row / params.count * params.extent + selected) * params.inner + along % params.inner;
   return select(p, vec4<u32>(source), vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(params.axis));
 }

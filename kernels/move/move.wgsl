@@ -1,6 +1,6 @@
 fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 
-// A move that keeps words whole: the first lane's source says which word to read.
+// Moves of whole words: the source of a word's first lane says which word to read.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 alias Loaded = Word;
@@ -12,7 +12,8 @@ fn load_splat(at: u32) -> Loaded { return packed(vec4<i32>(x_at(source_of(y_coor
 fn result(v: Loaded) -> Word { return v; }
 
 // Every strided move: the linear index of a result element, written in mixed radix (fastest digit first), gives the
-// linear index of the element it copies: offset + the sum of digit * stride, modulo 2^32, so that strides may be negative.
+// linear index of the element it copies: offset + the sum of digit * stride, modulo 2^32, so that strides may be
+// negative.
 
 fn source_of(p: vec4<u32>) -> vec4<u32> {
   var rest = index_WIDTH_PACKED(p, params.y_dims);

@@ -1,5 +1,6 @@
 // A strided move of whole items (words, or vectors of four) between buffers that hold elements in order: the digits of
-// the result's item index, fastest first, give the index of the item it copies. All are loaded before the first is stored.
+// the result's item index, fastest first, give the index of the item it copies. All are loaded before the first is
+// stored.
 fn source_of(at: u32) -> u32 {
   var rest = at;
   var found = params.offset;

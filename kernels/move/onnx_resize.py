@@ -1,4 +1,5 @@
-"""ONNX's Resize and Upsample: our operators where they have its rule, else indices or weights of each dimension."""
+"""The importers of ONNX's Resize and Upsample: upsample operators where their rule is the same, otherwise an
+index_select or a linear along each dimension."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ from q8ta_wgpu.ir.op import MAX_EXTENT, Builder
 from q8ta_wgpu.kernels.lib import onnx_calls
 
 MOST_WEIGHTS = 1 << 26
-"""Most weights of a dimension that is resized: those of 8,192 places of as many."""
+"""The most weights for a dimension that is resized: 8,192 results of 8,192 elements."""
 
 
 def resize(b: Builder, args: Mapping[str, Any]) -> str:
-    """The importer: nearest as a choice of elements, linear and cubic as weighted sums of them."""
-    x, *given = args["inputs"]
+    """The importer. The mode nearest selects elements; linear and cubic are weighted sums of them. Raises the builder's
+    refusal for other modes, antialias, exclude_outside, and sizes that are computed or too large."""
+    x, *inputs = args["inputs"]
     shape, mode = b.type(x).shape, args.get("mode") or "nearest"
     axes = onnx_calls.axes(b, {"inputs": [x], "axes": args.get("axes")}, len(shape))
     axes = list(range(len(shape))) if axes is None else axes
-    scales, sizes = _factors(b, args, [shape[d] for d in axes], given)
+    scales, sizes = _factors(b, args, [shape[d] for d in axes], inputs)
     if args.get("antialias") or args.get("exclude_outside"):
         raise b.refuse("antialias and exclude_outside are not supported")
     rule = args.get("coordinate_transformation_mode") or "half_pixel"
@@ -31,20 +33,20 @@ def resize(b: Builder, args: Mapping[str, Any]) -> str:
     if mode == "linear" and rule in _CORNERS and changed and {d for d, _, _ in changed} <= {2, 3} and len(shape) == 4:
         by = {d: (n, n) for d, _, n in changed if n != 1 and shape[d] * scales[axes.index(d)] == n}
         if len(by) == len(changed):
-            made = [by[d][0] if d in by else shape[d] for d in (2, 3)]
-            call = {"self": x, "output_size": made, "scales_h": None, "scales_w": None}
+            size_2d = [by[d][0] if d in by else shape[d] for d in (2, 3)]
+            call = {"self": x, "output_size": size_2d, "scales_h": None, "scales_w": None}
             return str(b.aten("aten.upsample_bilinear2d.default", {**call, "align_corners": _CORNERS[rule]}))
     if mode == "nearest" and (repeats := _repeats(b, args, changed, shape, rule)):
         return b.emit("upsample_nearest", (x,), {"scale": repeats, "size": (0, 0), "exact": False})
     for dim, scale, size in changed:
-        at = _places(b, rule, shape[dim], size, scale)
+        at = _positions(b, rule, shape[dim], size, scale)
         if mode == "nearest":
             index = b.constant(_nearest(at, args, shape[dim]), "index")
             x = b.aten("aten.index_select.default", {"self": x, "dim": dim, "index": index})
         elif mode in ("linear", "cubic"):
             sharp = args.get("cubic_coeff_a")
             if at.size * shape[dim] > MOST_WEIGHTS:
-                raise b.refuse(f"it makes {at.size} places of {shape[dim]}: {MOST_WEIGHTS} weights at most")
+                raise b.refuse(f"it resizes {shape[dim]} elements to {at.size}: {MOST_WEIGHTS} weights at most")
             x = _weighted(
                 b, x, dim, _weights(at, shape[dim], None if mode == "linear" else -0.75 if sharp is None else sharp)
             )
@@ -54,38 +56,38 @@ def resize(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}
-"""Rules of places that upsample_bilinear has, and whether corners are aligned."""
+"""The coordinate transformations that upsample_bilinear has, and their align_corners."""
 
 
 def _factors(
-    b: Builder, args: Mapping[str, Any], shape: Sequence[int], given: Sequence[str | None]
+    b: Builder, args: Mapping[str, Any], shape: Sequence[int], inputs: Sequence[str | None]
 ) -> tuple[list[float], list[int]]:
-    """The factor and the size of each dimension."""
-    scales = onnx_calls.constant(b, given[-1 if len(given) < 2 else 1] if given else None, "scales")
+    """The scale factor and the size of each dimension, from the inputs or attributes of the call."""
+    scales = onnx_calls.constant(b, inputs[-1 if len(inputs) < 2 else 1] if inputs else None, "scales")
     if args.get("scales") is not None:
         scales = np.asarray(args["scales"], np.float32)
-    sizes = onnx_calls.constant(b, given[2] if len(given) > 2 else None, "sizes")
+    sizes = onnx_calls.constant(b, inputs[2] if len(inputs) > 2 else None, "sizes")
     found = sizes if sizes is not None and sizes.size else scales
     if found is None or found.size != len(shape):
         raise b.refuse(f"it needs scales or sizes of its {len(shape)} dimensions")
     if sizes is None or not sizes.size:
         factors = [float(f) for f in found.reshape(-1)]
-        whole = [int(np.floor(n * f)) if np.isfinite(f) else 0 for n, f in zip(shape, factors, strict=True)]
+        result = [int(np.floor(n * f)) if np.isfinite(f) else 0 for n, f in zip(shape, factors, strict=True)]
     else:
-        whole = [int(n) for n in found.reshape(-1)]
-        factors = [n / old for n, old in zip(whole, shape, strict=True)]
+        result = [int(n) for n in found.reshape(-1)]
+        factors = [n / old for n, old in zip(result, shape, strict=True)]
         policy = args.get("keep_aspect_ratio_policy") or "stretch"
         if policy != "stretch":
             factor = (min if policy == "not_larger" else max)(factors)
             factors = [factor] * len(shape)
-            whole = [int(np.floor(n * factor + 0.5)) for n in shape]
-    if any(not 1 <= n <= MAX_EXTENT for n in whole):
-        raise b.refuse(f"its result would have the sizes {whole}: 1 to {MAX_EXTENT} are supported")
-    return factors, whole
+            result = [int(np.floor(n * factor + 0.5)) for n in shape]
+    if any(not 1 <= n <= MAX_EXTENT for n in result):
+        raise b.refuse(f"its result would have the sizes {result}: 1 to {MAX_EXTENT} are supported")
+    return factors, result
 
 
-def _places(b: Builder, rule: str, old: int, new: int, scale: float) -> Array:
-    """Where each element of the result lies among those of the operand."""
+def _positions(b: Builder, rule: str, old: int, new: int, scale: float) -> Array:
+    """The position of each of `new` result elements among `old` elements of the operand, float64."""
     at, length = np.arange(new, dtype=np.float64), old * scale
     match rule:
         case "asymmetric":
@@ -102,7 +104,7 @@ def _places(b: Builder, rule: str, old: int, new: int, scale: float) -> Array:
 
 
 def _nearest(at: Array, args: Mapping[str, Any], count: int) -> Array:
-    """The indices of the elements at these places."""
+    """The indices of the elements that are nearest to these positions, by the call's nearest_mode."""
     match "floor" if args["operator"] == "Upsample" else args.get("nearest_mode"):
         case "floor":
             at = np.floor(at)
@@ -118,11 +120,12 @@ def _nearest(at: Array, args: Mapping[str, Any], count: int) -> Array:
 def _repeats(
     b: Builder, args: Mapping[str, Any], changed: Sequence[tuple[int, float, int]], shape: Sequence[int], rule: str
 ) -> tuple[float, float] | None:
-    """How often rows and columns are repeated, where each is as often as all others."""
+    """(rows, columns): how often each row and column is repeated; None where that differs between rows or columns, or
+    other dimensions change."""
     found = {2: 1.0, 3: 1.0}
     for dim, scale, size in changed:
         factor = size // shape[dim]
-        at = _nearest(_places(b, rule, shape[dim], size, scale), args, shape[dim])
+        at = _nearest(_positions(b, rule, shape[dim], size, scale), args, shape[dim])
         if len(shape) != 4 or dim not in found or not np.array_equal(at, np.arange(size) // max(factor, 1)):
             return None
         found[dim] = float(factor)
@@ -130,10 +133,11 @@ def _repeats(
 
 
 def _weights(at: Array, count: int, cubic: float | None) -> Array:
-    """A row of weights for each place; what lies beyond an edge counts as the edge."""
-    first, near = np.floor(at), range(0, 2) if cubic is None else range(-1, 3)
-    made = np.zeros((at.size, count))
-    for tap in near:
+    """A row of weights over `count` elements for each position, float32. Taps outside count for the element at the
+    edge. `cubic` is the coefficient a of cubic interpolation; None is linear."""
+    first, taps = np.floor(at), range(0, 2) if cubic is None else range(-1, 3)
+    weights = np.zeros((at.size, count))
+    for tap in taps:
         distance = np.abs(at - (first + tap))
         if cubic is None:
             weight = 1 - distance
@@ -141,12 +145,12 @@ def _weights(at: Array, count: int, cubic: float | None) -> Array:
             inner = ((cubic + 2) * distance - (cubic + 3)) * distance**2 + 1
             outer = cubic * (((distance - 5) * distance + 8) * distance - 4)
             weight = np.where(distance <= 1, inner, np.where(distance < 2, outer, 0.0))
-        np.add.at(made, (np.arange(at.size), np.clip(first + tap, 0, count - 1).astype(np.int64)), weight)
-    return made.astype(np.float32)
+        np.add.at(weights, (np.arange(at.size), np.clip(first + tap, 0, count - 1).astype(np.int64)), weight)
+    return weights.astype(np.float32)
 
 
 def _weighted(b: Builder, x: str, dim: int, weights: Array) -> str:
-    """Sums of the elements along a dimension with rows of weights."""
+    """Weighted sums along a dimension, by a linear with `weights` (results, elements)."""
     rank = len(b.type(x).shape)
     order = [*(d for d in range(rank) if d != dim), dim]
     last = b.aten("aten.permute.default", {"self": x, "dims": order})

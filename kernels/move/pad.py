@@ -1,6 +1,6 @@
-"""pad: a constant around a tensor. In int8 the constant is quantized as the tensor is.
+"""pad: a constant before and after each dimension. In int8 it is the constant, quantized like the tensor.
 
-Padding by the tensor's own elements is imported as a cat with slices of it, flipped or repeated.
+Padding with the tensor's own elements is imported as a cat with slices of it, which are flipped or repeated.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def _params(call: Call) -> Params:
     }
 
 
-def _around_images(call: Call, target: Target) -> bool:
-    """Whether only rows and columns are added or cut."""
+def _pads_images(call: Call, target: Target) -> bool:
+    """Whether only rows and columns are padded or cropped."""
     return len(call.output.shape) <= 4 and not any(n for pair in _pairs(call.attrs)[:-2] for n in pair)
 
 
-def _around_params(call: Call) -> Params:
+def _image_params(call: Call) -> Params:
     rows, columns = [0, 0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
     return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0], call.attrs["value"])}
 
@@ -103,7 +103,8 @@ def _slice(b: Builder, x: str, dim: int, start: int, end: int) -> str:
 
 
 def _edges(b: Builder, x: str, dim: int, before: int, after: int, mode: str) -> tuple[str | None, str | None]:
-    """What is added before and after `x` along a dimension, in terms that also hold for other sizes."""
+    """The values to add before and after `x` along a dimension; None for none. Their slices are also correct for other
+    input sizes."""
     match mode:
         case "reflect":
             first = _slice(b, x, dim, 1, before + 1) if before else None
@@ -124,15 +125,16 @@ def _edges(b: Builder, x: str, dim: int, before: int, after: int, mode: str) -> 
 
 
 def _extended(b: Builder, x: str, pairs: Sequence[tuple[int, int]], mode: str) -> str:
-    """`x` between copies of its own elements, dimension by dimension from the last one, as torch counts them."""
+    """`x` padded with copies of its own elements. `pairs` are (before, after) of each dimension, the last one first, as
+    in torch."""
     rank = len(b.type(x).shape)
     for i, (before, after) in enumerate(pairs):
         if before < 0 or after < 0:
             raise b.refuse(f"padding mode {mode!r} cannot cut, found {before} and {after}: slice instead")
         dim = rank - 1 - i
         first, last = _edges(b, x, dim, before, after, mode)
-        parts = [part for part in (first, x, last) if part]
-        x = b.emit("cat", parts, {"dim": dim}) if len(parts) > 1 else x
+        values = [value for value in (first, x, last) if value]
+        x = b.emit("cat", values, {"dim": dim}) if len(values) > 1 else x
     return x
 
 
@@ -144,7 +146,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wr
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """Pad; what a negative number cuts off is sliced off first where the mode copies elements."""
+    """ONNX's Pad. In modes that copy elements, negative padding is sliced off first."""
     x, fill = args["inputs"][0], (*args["inputs"], None, None)[2]
     rank, mode = len(b.type(x).shape), args["mode"]
     pads = onnx_calls.integers(b, args, 1, "pads") or []
@@ -158,9 +160,9 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
             if before < 0 or after < 0:
                 extent = b.type(x).shape[dim]
                 x = _slice(b, x, dim, max(-before, 0), extent - max(-after, 0))
-    around = [n if mode == "constant" else max(n, 0) for d in reversed(range(rank)) for n in pairs.get(d, (0, 0))]
+    pad = [n if mode == "constant" else max(n, 0) for d in reversed(range(rank)) for n in pairs.get(d, (0, 0))]
     value = args["value"] if args.get("value") is not None else onnx_calls.number(b, fill, "constant_value", 0.0)
-    return _import(b, {"self": x, "pad": around, "mode": _MODES[mode], "value": value})
+    return _import(b, {"self": x, "pad": pad, "mode": _MODES[mode], "value": value})
 
 
 def _import(b: Builder, args: Mapping[str, Any]) -> str:
@@ -192,8 +194,8 @@ OPS = (
             channels.kernel(
                 "pad.channels",
                 ("pad", "channels", "channel_lanes"),
-                _around_params,
-                _around_images,
+                _image_params,
+                _pads_images,
                 threads=channels.two_items,
             ),
             Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),

@@ -1,5 +1,5 @@
-// Constant padding of every dimension, the last one first. Unsigned: a place before the input wraps to a huge number;
-// `before` itself is modulo 2^32, so that negative padding crops.
+// Constant padding of every dimension, the last one first. Indices are unsigned: one before the input wraps to a huge
+// number. `before` is modulo 2^32, too, so that negative padding crops.
 
 fn compute(p: vec4<u32>) -> Element {
   var rest = index_WIDTH_PACKED(p, params.y_dims);
@@ -12,9 +12,9 @@ fn compute(p: vec4<u32>) -> Element {
     let low = i < 4u;
     let size = select(params.size_high[i % 4u], params.size_low[i % 4u], low);
     let extent = select(params.extent_high[i % 4u], params.extent_low[i % 4u], low);
-    let place = rest % size - select(params.before_high[i % 4u], params.before_low[i % 4u], low);
-    inside = inside && place < extent;
-    at += place * stride;
+    let index = rest % size - select(params.before_high[i % 4u], params.before_low[i % 4u], low);
+    inside = inside && index < extent;
+    at += index * stride;
     stride *= extent;
     rest /= size;
   }
@@ -22,7 +22,7 @@ fn compute(p: vec4<u32>) -> Element {
   return x_at(coord_WIDTH_PACKED(at, params.x_dims));
 }
 
-// Rows and columns around every image. Unsigned: a place before the input wraps to a huge number.
+// Padding of rows and columns of images. Indices are unsigned: one before the input wraps to a huge number.
 const ITEMS = 2u;
 
 fn words_of(p: vec4<u32>) -> Words {

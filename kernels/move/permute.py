@@ -69,9 +69,9 @@ def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
     rank = len(b.type(args["self"]).shape)
     pairs = [[args[k]] if isinstance(args[k], int) else args[k] for k in ("source", "destination")]
     source, destination = ([d % rank for d in dims] for dims in pairs)
-    placed = dict(zip(destination, source, strict=True))
+    moved = dict(zip(destination, source, strict=True))
     rest = iter(d for d in range(rank) if d not in source)
-    return _permute(b, args["self"], [placed[i] if i in placed else next(rest) for i in range(rank)])
+    return _permute(b, args["self"], [moved[i] if i in moved else next(rest) for i in range(rank)])
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
@@ -84,7 +84,7 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _transposes(call: Call, target: Target) -> bool:
-    """Whether matrices of int8 or int16 are transposed: the last two dimensions swapped, the others in place."""
+    """Whether only the last two dimensions of an int8 or int16 tensor are swapped."""
     dims, rank = list(call.attrs["dims"]), len(call.output.shape)
     return call.output.dtype in RANGES and rank >= 2 and dims == [*range(rank - 2), rank - 1, rank - 2]
 
@@ -105,7 +105,7 @@ def _transpose_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
     return call.output.numel // (rows * columns) * -(-rows // 32) * -(-columns // 32) * 64, 1, 1
 
 
-TURNED = Kernel(
+TRANSPOSED = Kernel(
     "permute.transposed",
     lambda call: ("permute_transposed", f"column_of=column_of_int{8 if call.output.dtype == INT8X4 else 16}"),
     (ONLY_4W,),
@@ -145,5 +145,5 @@ permute = move(
         ((2, 5, 3, 16), {"dims": (0, 2, 1, 3)}),
         ((2, 3, 41, 38), {"dims": (0, 1, 3, 2)}),
     ),
-    kernels=(TURNED,),
+    kernels=(TRANSPOSED,),
 )

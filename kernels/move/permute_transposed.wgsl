@@ -1,6 +1,6 @@
-// Matrices of int8 or int16 packed along rows, transposed. A thread transposes 4 x 4 elements: a word from each of four rows of x becomes
-// one in each of four rows of y; a workgroup takes 8 x 8 such blocks, so that reads and writes have neighbours. Linked:
-// column_of.
+// Transposes matrices of int8 or int16 that are packed along rows. A thread transposes a block of 4 x 4 elements: a
+// word from each of four rows of x becomes a word in each of four rows of y. A workgroup takes 8 x 8 blocks, so that
+// neighbouring threads read and write neighbouring words. Linked: column_of.
 @compute @workgroup_size(64)
 fn main(@builtin(local_invocation_index) local: u32,
         @builtin(workgroup_id) group: vec3<u32>,

@@ -1,4 +1,4 @@
-// 4C to 4C: the four channels of a word come from one pixel, factor * factor channels apart.
+// From 4C to 4C: the four channels of a word come from one pixel, where they lie factor * factor channels apart.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 alias Loaded = u32;
@@ -20,7 +20,8 @@ fn load_4C(at: u32) -> Loaded {
 
 fn result(v: Loaded) -> u32 { return v; }
 
-// 4C to 4W: the four columns of a word come from one row of channels of one pixel, or of two neighbours and more.
+// From 4C to 4W: the four columns of a word come from neighbouring channels of one pixel, or of several neighbouring
+// pixels.
 fn load_4W(at: u32) -> Loaded {
   let p = y_coord(at);
   let r = params.factor;

@@ -1,4 +1,5 @@
-"""Joining and cutting along a dimension as copies of runs of whole words."""
+"""Kernels of cat and slice that copy runs of whole words. A run has the elements of the cut dimension and of all
+dimensions inside it, which are contiguous."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ WORDS = {1: "Word", 4: "vec4<u32>"}
 """WGSL types by number of words."""
 
 Runs = Callable[[Call, Layout], "Sequence[int] | None"]
-"""(call, layout) -> lengths of all runs and offsets in words; None where words would be cut."""
+"""(call, layout) -> lengths of all runs, and offsets, in words; None where a run would begin within a word."""
 
 
 def axis_of(shape: Shape, dim: int) -> int | None:
-    """The canonical axis of a dimension; None for one that is folded into N with others."""
+    """The canonical axis (0 to 3) of a dimension; None for a dimension that is folded into N with others."""
     axis = dim - len(shape) + 4
     return None if axis < 0 or (axis == 0 and len(shape) > 4) else axis
 
 
 def run_words(shape: Shape, layout: Layout, axis: int) -> int:
-    """Contiguous words from canonical `axis` inwards: a run."""
+    """The number of words of a run: all words of canonical `axis` and of the axes inside it."""
     order = packing_of(layout).order
     grid = word_grid(shape, layout)
     return math.prod(grid["NCHW".index(letter)] for letter in order[order.index("NCHW"[axis]) :])
@@ -44,20 +45,22 @@ def kernels(
     wide: Sequence[str],
     constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
 ) -> tuple[Kernel, ...]:
-    """Kernels in every layout of LAYOUTS, by vectors of four words where all of `runs` are whole vectors.
+    """A kernel for every layout of LAYOUTS. An item is a vector of four words if all of `runs` are multiples of four,
+    otherwise a word.
 
     Args:
-        name, stem: of the kernels, without the layout, and of their WGSL, which defines load and result in items.
+        name: of the kernels, without the layout.
+        stem: WGSL file that defines `load` and `result` of an item.
         runs: see `Runs`.
-        params: uniform fields from the call and `runs` in items.
-        wide: the operands and the result.
+        params: uniform fields, from the call and `runs` counted in items.
+        wide: names of the operands and of the result.
         constants: as for Kernel.
     """
 
     def size_of(call: Call, layout: Layout) -> int:
-        """Words of an item."""
-        whole = call.output.dtype == INT8X4 and not any(n % 4 for n in runs(call, layout) or (1,))
-        return 4 if whole else 1
+        """The number of words of an item."""
+        vectors = call.output.dtype == INT8X4 and not any(n % 4 for n in runs(call, layout) or (1,))
+        return 4 if vectors else 1
 
     def supports(call: Call, target: Target, layout: Layout) -> bool:
         return call.output.dtype in INTEGERS and runs(call, layout) is not None

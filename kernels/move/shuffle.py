@@ -1,4 +1,4 @@
-"""pixel_shuffle, pixel_unshuffle and channel_shuffle: a view, a permutation and a view, in one move."""
+"""pixel_shuffle, pixel_unshuffle and channel_shuffle. Each is a view, a permute and a view, in one dispatch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.op import Builder, Import, extent, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]
-"""(shape, attributes) -> the shape of the first view, and its permutation."""
+"""(shape, attributes) -> (shape of the first view, dimensions of the permute)."""
 
 
 def _digits(split: Split) -> Digits:
@@ -69,7 +69,7 @@ def _shuffle_kernel(layout: Layout) -> Kernel:
 
 
 def _onnx_depth_to_space(b: Builder, args: Mapping[str, Any]) -> str:
-    """DepthToSpace: of mode CRD it is a pixel_shuffle, of DCR its channels are in another order."""
+    """ONNX's DepthToSpace. Mode CRD is a pixel_shuffle; for mode DCR the channels are reordered first."""
     x, block = args["inputs"][0], int(args["blocksize"])
     if args.get("mode") != "CRD":
         x = _regrouped(b, x, (block * block, -1))
@@ -82,10 +82,10 @@ def _onnx_space_to_depth(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _regrouped(b: Builder, x: str, groups: tuple[int, int]) -> str:
-    """Channels as a matrix of these sizes, turned."""
+    """`x` with its channels, seen as a matrix of shape `groups`, transposed."""
     split = b.emit("view", (x,), {"shape": (0, *groups, -2, -2)})
-    turned = b.emit("permute", (split,), {"dims": (0, 2, 1, 3, 4)})
-    return b.emit("view", (turned,), {"shape": (0, -1, -2, -2)})
+    transposed = b.emit("permute", (split,), {"dims": (0, 2, 1, 3, 4)})
+    return b.emit("view", (transposed,), {"shape": (0, -1, -2, -2)})
 
 
 pixel_shuffle = move(

@@ -1,4 +1,4 @@
-"""slice: part of one dimension; select, narrow, split, chunk and unbind are imported as slices."""
+"""slice: a range of one dimension. select, narrow, split, chunk and unbind are imported as slices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
 
 def _range(x: Shape, attrs: Attrs) -> range:
-    """The selected indices, by Python's rules: negative bounds count from the end, large ones are cut."""
+    """The selected indices, by Python's rules: negative bounds count from the end, larger ones are clamped."""
     return range(x[attrs["dim"]])[attrs["start"] : attrs["end"] : attrs["step"]]
 
 
@@ -29,8 +29,8 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
         raise GraphError(f"slice of {x} along dimension {dim}: there is no such dimension")
     if attrs["extent"] not in (0, x[dim]):
         raise GraphError(
-            f"slice {attrs['start']}:{attrs['end']} of dimension {dim} of {x}: it was counted in {attrs['extent']} "
-            "elements, and nothing says what it is of others"
+            f"slice {attrs['start']}:{attrs['end']} of dimension {dim} of {x}: it was made for {attrs['extent']} "
+            "elements, and is not defined for others"
         )
     count = len(_range(x, attrs))
     if not count:
@@ -39,19 +39,20 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
 
 
 def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
-    dim, taken, steps = attrs["dim"], _range(x, attrs), strides(x)
-    offset = taken.start * steps[dim]
-    steps[dim] *= taken.step
+    dim, selected, steps = attrs["dim"], _range(x, attrs), strides(x)
+    offset = selected.start * steps[dim]
+    steps[dim] *= selected.step
     return list(zip(y, steps, strict=True)), offset
 
 
 def _runs(call: Call, layout: Layout) -> list[int] | None:
-    """Words of a run of the result, of a run of the input, and before the first one; None if words would be cut."""
+    """[words of a run of the result, words of a run of the input, words before the slice in a run of the input]; None
+    if the slice would begin within a word."""
     dim, x = call.attrs["dim"], call.inputs[0].shape
-    taken, axis = _range(x, call.attrs), axis_of(x, dim)
-    if axis is None or taken.step != 1:
+    selected, axis = _range(x, call.attrs), axis_of(x, dim)
+    if axis is None or selected.step != 1:
         return None
-    first, block = taken.start, 4 if axis == packed_axis(layout) else 1
+    first, block = selected.start, 4 if axis == packed_axis(layout) else 1
     run = run_words(x, layout, axis)
     step = run // -(-x[dim] // block)
     return None if first % block else [run_words(call.output.shape, layout, axis), run, first // block * step]
@@ -68,8 +69,8 @@ def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
 
 
 def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1, extent: int = 0) -> str:
-    """A slice, or `x` itself where all of it is selected. Negative bounds stay negative: they fit other input sizes
-    too."""
+    """A slice, or `x` itself if everything is selected. Negative bounds stay negative, so that they are also correct
+    for other input sizes."""
     shape = b.type(x).shape
     dim %= max(len(shape), 1)
     if start == 0 and end >= shape[dim] and step == 1:
@@ -79,8 +80,8 @@ def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1, ex
 
 
 def _fixed(b: Builder, x: str, dim: int, end: int) -> int:
-    """`extent` of a slice to a given end. An end equal to the input's extent may be meant as a number, or as all of
-    it."""
+    """The attribute `extent` of a slice that ends at `end`. If the end is the input's extent, it could mean a number or
+    the end of the dimension, so that the slice is only defined for this extent."""
     count = b.type(x).shape[dim]
     return count if end == count else 0
 
@@ -102,9 +103,9 @@ def _import_narrow(b: Builder, args: Mapping[str, Any]) -> str:
 def _select(b: Builder, x: str, dim: int, index: int, extent: int = 0) -> str:
     shape = b.type(x).shape
     dim %= len(shape)
-    part = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT, extent=extent)
-    # In a view's shape, 0 keeps the dimension of that index, -2 the one as far from the end.
-    return b.emit("view", (part,), {"shape": [0] * dim + [-2] * (len(shape) - 1 - dim)})
+    row = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT, extent=extent)
+    # In the shape of a view, 0 keeps the dimension of the same index, -2 that at the same distance from the end.
+    return b.emit("view", (row,), {"shape": [0] * dim + [-2] * (len(shape) - 1 - dim)})
 
 
 def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
@@ -116,7 +117,7 @@ def _import_unbind(b: Builder, args: Mapping[str, Any]) -> list[str]:
     return [_select(b, args["self"], args["dim"], i, count) for i in range(count)]
 
 
-def _parts(b: Builder, x: str, dim: int, sizes: Sequence[int]) -> list[str]:
+def _slices(b: Builder, x: str, dim: int, sizes: Sequence[int]) -> list[str]:
     count, ends = b.type(x).shape[dim], list(itertools.accumulate(sizes))
     return [_slice(b, x, dim, end - size, end, extent=count) for size, end in zip(sizes, ends, strict=True)]
 
@@ -125,9 +126,9 @@ def _import_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
     x, dim = args["self"], args["dim"]
     count = b.type(x).shape[dim]
     if isinstance(args.get("split_sizes", args.get("split_size")), list):
-        return _parts(b, x, dim, args.get("split_sizes", args.get("split_size")) or ())
+        return _slices(b, x, dim, args.get("split_sizes", args.get("split_size")) or ())
     size = args["split_size"] if "split_size" in args else -(-count // args["chunks"])
-    return _parts(b, x, dim, [min(size, count - start) for start in range(0, count, size)])
+    return _slices(b, x, dim, [min(size, count - start) for start in range(0, count, size)])
 
 
 _IMPORTS: Mapping[str, Import] = {
@@ -143,7 +144,7 @@ _IMPORTS: Mapping[str, Import] = {
 
 
 def _onnx_slice(b: Builder, args: Mapping[str, Any]) -> str:
-    """Slice; negative steps count from the end, as a flip of a slice does."""
+    """ONNX's Slice. A negative step is a flip and a slice."""
     x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
     starts = onnx_calls.integers(b, args, 1, "starts") or []
     ends = onnx_calls.integers(b, args, 2, "ends") or []
@@ -163,7 +164,7 @@ def _onnx_slice(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """Split into parts of given sizes, or into as many equal ones as there are outputs."""
+    """ONNX's Split, into slices of the sizes in its input, or into equal slices for all outputs."""
     x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
     dim = onnx_calls.axis(b, args, len(shape))
     sizes = onnx_calls.integers(b, args, 1, "split")
@@ -173,7 +174,7 @@ def _onnx_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
         sizes = [min(each, shape[dim] - start) for start in range(0, shape[dim], max(each, 1))]
     if sum(sizes) != shape[dim] or min(sizes, default=0) < 1:
         raise b.refuse(f"its parts {sizes} are not those of {shape[dim]} elements")
-    return _parts(b, x, dim, sizes)
+    return _slices(b, x, dim, sizes)
 
 
 _BOUND = Attr("int", low=-MAX_EXTENT, high=MAX_EXTENT)
@@ -188,7 +189,7 @@ slices = move(
         "start": _BOUND,
         "end": _BOUND,
         "step": extent(),
-        "extent": extent(0),  # the only extent the dimension may have, or 0 for any
+        "extent": extent(0),  # the only extent of the dimension for which the slice is defined, or 0 for any
     },
     aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
     onnx={"Slice": _onnx_slice, "Split": _onnx_split},

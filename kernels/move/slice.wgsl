@@ -1,4 +1,4 @@
-// A slice along a dimension that whole words divide: of every run of x, params.run items from params.first on.
+// A slice of whole words: from every run of x it copies params.run items, beginning with item params.first.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
 

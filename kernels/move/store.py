@@ -1,5 +1,5 @@
-"""store: what a state is after a run, written where it is read in the next one. Lowering inserts it; graphs have
-none."""
+"""store: copies the new value of a state to the memory from which the next run reads it. Lowering inserts it; graphs do
+not have it."""
 
 from __future__ import annotations
 

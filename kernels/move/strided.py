@@ -1,7 +1,8 @@
-"""What view, permute, expand, slice, flip, repeat and the shuffles share: each is a strided move, run by one kernel.
+"""Strided moves: the operators view, permute, expand, slice, flip, repeat and the shuffles, run by shared kernels.
 
-A move is a list of digits: the linear index of a result element in a mixed radix, and for each digit its stride in the
-input's linear index.
+The linear index of a result element is written with digits in a mixed radix. The element is copied from the input's
+element whose linear index is an offset plus the sum of digit * stride. A move is given by the (size, stride) of each
+digit and by the offset.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from q8ta_wgpu.ir.target import Target
 
 Digit = tuple[int, int]
 Digits = Callable[[Shape, Shape, Attrs], "tuple[list[Digit], int]"]
-"""(input shape, result shape, attributes) -> (size, stride) digits, slowest first, and the input's linear index of the
-first result element."""
+"""(input shape, result shape, attributes) -> ((size, stride) of each digit, the slowest first; the offset)."""
 
 ShapeRule = Callable[[Shape, Attrs], Shape]
 """(input shape, attributes) -> result shape; raises GraphError."""
@@ -33,7 +33,7 @@ MAX_DIGITS = 8
 
 
 def strides(shape: Shape) -> list[int]:
-    """The stride in the linear index of each dimension of a row-major tensor."""
+    """The strides of a row-major tensor, in elements."""
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
@@ -44,7 +44,8 @@ def permuted(shape: Shape, dims: Sequence[int]) -> list[Digit]:
 
 
 def merged(digits: Sequence[Digit]) -> list[Digit]:
-    """The same move with the fewest digits: those of size 1 dropped, neighbours with matching strides merged."""
+    """The same move with the fewest digits: digits of size 1 are dropped, and neighbours with matching strides are
+    merged."""
     found: list[Digit] = []
     for size, stride in digits:
         if size == 1:
@@ -57,26 +58,31 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
 
 
 def cut(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, int]] | None:
-    """The digits cut at the bounds of the linear index, as (place, end, stride), fastest first; None if one is cut
-    unevenly."""
-    found, place = [], 1
+    """Digits split so that none extends over one of the bounds of the linear index.
+
+    Returns:
+        (weight, end, stride) of each digit, the fastest first: in the linear index the digit counts `weight` elements,
+        and weight * size is `end`. None if a bound does not split a digit into whole numbers.
+    """
+    found, weight = [], 1
     for size, stride in reversed(walk):
-        end = place * size
-        cuts = sorted({place, end, *(b for b in bounds if place < b < end)})
+        end = weight * size
+        cuts = sorted({weight, end, *(b for b in bounds if weight < b < end)})
         for first, last in itertools.pairwise(cuts):
             if last % first:
                 return None
-            found.append((first, last, stride * (first // place)))
-        place = end
+            found.append((first, last, stride * (first // weight)))
+        weight = end
     return found
 
 
 def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: int) -> bool:
-    """Whether the words of a result packed along canonical `axis` are whole words of an input packed along it too.
+    """Whether each word of the result is a word of the input, where both are packed along canonical `axis`.
 
     Args:
-        walk, offset: digits and start of the move.
+        walk, offset: digits and offset of the move.
         x, y: canonical extents of input and result.
+        axis: 1 for words along C, 3 for words along W.
     """
     step, extent = math.prod(x[axis + 1 :]), x[axis]
     first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
@@ -85,14 +91,14 @@ def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: 
         return False
     moves: list[Digit] = []
     lanes = 1
-    for place, end, stride in pieces:
-        if place == first and end <= last and end > place:
-            # Digits that count lanes, then words, must step like the input's, and end with the axis or a word.
-            lanes = end // place
+    for weight, end, stride in pieces:
+        if weight == first and end <= last and end > weight:
+            # The digit that counts lanes must have the stride of the input's axis. It must end with the axis or a word.
+            lanes = end // weight
             if stride != step or (end != last and lanes % 4):
                 return False
         else:
-            moves.append((end // place, stride))
+            moves.append((end // weight, stride))
     offset += sum((size - 1) * stride for size, stride in moves if stride < 0)
     within, along = offset % step, offset // step % extent + lanes - 1
     starts = [offset // step % extent]
@@ -106,21 +112,21 @@ def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: 
 
 
 def aligned(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4) -> bool:
-    """Whether a move is a broadcast of canonical extents: an element reads the same coordinates of the input, or 0
-    along dimensions of extent 1. That needs no divisions."""
+    """Whether a move is a broadcast of canonical extents: each element reads the same coordinates of the input, or 0
+    along dimensions of extent 1. Such a move needs no divisions."""
     steps = [0 if old == 1 else step for old, step in zip(x, strides(x), strict=True)]
     broadcast = merged(list(zip(y, steps, strict=True)))
     return offset == 0 and all(old in (1, new) for old, new in zip(x, y, strict=True)) and list(walk) == broadcast
 
 
 def _source(digits: Digits, *files: str) -> Callable[[Call], tuple[str, ...]]:
-    """The WGSL files of a move: kernels/move/move.wgsl, then `files`."""
+    """The WGSL of a move: kernels/move/move.wgsl, then `files`."""
 
     def source(call: Call) -> tuple[str, ...]:
         x, y = call.inputs[0].shape, call.output.shape
         walk, offset = digits(x, y, call.attrs)
-        places = ("source_of=aligned_source",) if aligned(merged(walk), offset, canonical(x), canonical(y)) else ()
-        return "move", *files, *places
+        sources = ("source_of=aligned_source",) if aligned(merged(walk), offset, canonical(x), canonical(y)) else ()
+        return "move", *files, *sources
 
     return source
 
@@ -133,12 +139,12 @@ def word_kernels(
     cost: Callable[[Call], float] = lambda call: 0.0,
     x: LayoutSet | None = None,
 ) -> tuple[Kernel, ...]:
-    """Kernels that make whole words of integers, `name`_C in layouts packed along C and `name`_W along W.
+    """Two kernels that compute whole words of int8 or int16: `name`_C for layouts packed along C, `name`_W along W.
 
     Args:
         name, source, params, cost: as for Kernel.
-        supports: whether a kernel is made for a call of integers, on a target, with words along a canonical axis.
-        x: layouts of the operand; without them it has those of the result.
+        supports: (call, target, canonical axis of the words) -> whether a kernel can run the call.
+        x: layouts of the operand; None for those of the result.
     """
 
     def takes(call: Call, target: Target, axis: int) -> bool:
@@ -170,14 +176,14 @@ def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
 
 
 def splats_words(walk: Sequence[Digit], y: Shape4, axis: int) -> bool:
-    """Whether all lanes of each word of a result packed along canonical `axis` are one element of the input."""
+    """Whether all lanes of a word of the result, packed along canonical `axis`, are copies of one input element."""
     first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
     lanes = next((piece for piece in cut(walk, (first, last)) or () if piece[0] == first), None)
     return lanes is not None and lanes[2] == 0 and (lanes[1] == last or lanes[1] // first % 4 == 0)
 
 
 def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
-    """Kernels of moves that repeat one element, read once, in all lanes of a word."""
+    """The kernels of moves where all lanes of a word are copies of one element, which is read once."""
 
     def splats(call: Call, target: Target, axis: int) -> bool:
         walk, _ = digits(call.inputs[0].shape, call.output.shape, call.attrs)
@@ -188,10 +194,11 @@ def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
 
 
 def _item_kernel(name: str, digits: Digits) -> Kernel:
-    """The kernel for moves of whole vectors, else of whole words, where both buffers hold the elements in order."""
+    """The kernel for moves of whole items between buffers with the elements in order. An item is a vector of four words
+    if possible, otherwise a word."""
 
     def walk_of(call: Call, item: int) -> tuple[list[Digit], int] | None:
-        """Digits and start counted in items, None if the move takes items apart."""
+        """Digits and offset counted in items of `item` elements; None if the move splits items."""
         walk, offset = digits(call.inputs[0].shape, call.output.shape, call.attrs)
         walk = merged(walk) or [(1, 1)]
         if item > 1:
@@ -218,7 +225,7 @@ def _item_kernel(name: str, digits: Digits) -> Kernel:
 
     def params(call: Call) -> Params:
         found = walk_of(call, item_of(call))
-        assert found is not None  # `supports` said so
+        assert found is not None  # `supports` holds
         return {**_walk_params(*found), "items": np.uint32(call.output.numel // item_of(call))}
 
     return Kernel(
@@ -234,11 +241,12 @@ def _item_kernel(name: str, digits: Digits) -> Kernel:
 
 
 IN_ORDER = FLOAT | {Layout.PACKED_INT8_4W}
-"""Layouts that hold the elements in order; 4W where rows are whole words."""
+"""Layouts with the elements in order. 4W has them in order if rows are whole words."""
 
 
 def eight(name: str, numbers: Sequence[int]) -> dict[str, tuple[int, int, int, int]]:
-    """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high. The last one is repeated."""
+    """Up to eight integers, modulo 2^32, as the uniform fields `name`_low and `name`_high. The last integer is repeated
+    to fill them."""
     last = numbers[-1] if numbers else 1
     a, b, c, d, e, f, g, h = (n & 0xFFFFFFFF for n in (*numbers, *[last] * (8 - len(numbers))))
     return {f"{name}_low": (a, b, c, d), f"{name}_high": (e, f, g, h)}
@@ -276,15 +284,17 @@ def move(
     kernels: Sequence[Kernel] = (),
     keeps_words: bool = True,
 ) -> Op:
-    """The operator of a strided move on float32, int32, int8x4 or int16x4.
+    """The operator of a strided move of float32, int32, int8 or int16 elements.
 
     Args:
         name: of the operator.
-        shape, digits: the shape rule and the kernel's move.
-        reference: (input, result shape, attributes) -> result in numpy, independent of `digits`.
-        schema, aten, onnx, cases, reads: as for Op; a case is (input shape, attributes).
+        shape: the shape rule.
+        digits: the move, for the kernels.
+        reference: the definition in numpy: (input, result shape, attributes) -> result.
+        schema, aten, onnx, reads: as for Op.
+        cases: (input shape, attributes) of the tested calls.
         kernels: faster kernels for some calls and layouts, preferred first.
-        keeps_words: whether some calls keep words whole, other than those that move nothing.
+        keeps_words: whether the operator can move whole words at all; False leaves out the kernels for that.
     """
 
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

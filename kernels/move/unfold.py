@@ -1,4 +1,4 @@
-"""unfold: windows along a dimension, each a row of a new last one. Overlapping elements are repeated."""
+"""unfold: windows along a dimension, as a new last dimension. Elements in several windows are repeated."""
 
 from __future__ import annotations
 

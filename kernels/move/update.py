@@ -1,7 +1,7 @@
-"""update: rows written into a tensor at places computed at run time, as a decoder writes keys and values into a cache.
-index_copy and index_put with one computed index are imported as it.
+"""update: rows written into a tensor at indices that are computed at run time, as a decoder writes keys and values into
+a cache. index_copy and index_put with one computed index are imported as it.
 
-Lowering makes `update_rows` of one that writes a state: the rows alone are written, into the memory of the state.
+An update of a state is lowered to `update_rows`, which writes only the rows, into the memory of the state.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX
 from q8ta_wgpu.kernels.move.view import flexible
 
 ROWS_SCHEMA = {"dim": Attr("int", low=0, high=3), "extent": extent()}
-_PLACE = Operand("place", real=True)
+_INDICES = Operand("indices", real=True)
 _THREADS = 64
-"""Of a workgroup of rows that are written."""
+"""Threads of a workgroup."""
 
 _W = 3
-"""The canonical axis along which the layouts of states pack four elements to a word."""
+"""The canonical axis along which the layout of states packs four elements into a word."""
 
 
-def _check(x: Shape, rows: TensorType, places: Shape, dim: int) -> None:
+def _check(x: Shape, rows: TensorType, indices: Shape, dim: int) -> None:
     if not dim < len(x) <= 4 or x[dim] > LARGEST_INDEX:
         raise GraphError(f"update of {x} along dimension {dim}: it has up to 4 dimensions, each up to {LARGEST_INDEX}")
-    if rows.shape != (*x[:dim], *rows.shape[dim : dim + 1], *x[dim + 1 :]) or places != rows.shape[dim : dim + 1]:
+    if rows.shape != (*x[:dim], *rows.shape[dim : dim + 1], *x[dim + 1 :]) or indices != rows.shape[dim : dim + 1]:
         raise GraphError(
-            f"update of {x} along dimension {dim} with rows {rows.shape} at {places} places: they must fit"
+            f"update of {x} along dimension {dim} with rows {rows.shape} at {indices} indices: they must fit"
         )
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    x, rows, places = types
-    _check(x.shape, rows, places.shape, attrs["dim"])
+    x, rows, indices = types
+    _check(x.shape, rows, indices.shape, attrs["dim"])
     if rows.dtype != x.dtype:
         raise GraphError(f"update writes rows of the same dtype, found {rows} for {x}")
     return x.shape, x.dtype
 
 
 def infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of rows that are written into a state, whose shape the result has."""
+    """The shape rule of operators that write rows into a state. The result has the shape of the state. `types` are
+    those of rows and indices. Raises GraphError where they do not fit."""
     rows, dim = types[0].shape, attrs["dim"]
     shape = (*rows[:dim], attrs["extent"], *rows[dim + 1 :])
     _check(shape, types[0], types[1].shape, dim)
@@ -56,16 +57,16 @@ def infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
-    x, rows, places = arrays
-    return _written(x.copy(), rows, places, call.attrs["dim"])
+    x, rows, indices = arrays
+    return _written(x.copy(), rows, indices, call.attrs["dim"])
 
 
-def _written(x: Array, rows: Array, places: Array, dim: int) -> Array:
-    """`x` with rows at whole places, of which negative ones count from the end; what is written last stays, and what
-    lies elsewhere is not written."""
-    for i, place in enumerate(places):
-        if place == np.trunc(place) and -x.shape[dim] <= place < x.shape[dim]:
-            x.swapaxes(0, dim)[int(place)] = rows.swapaxes(0, dim)[i]
+def _written(x: Array, rows: Array, indices: Array, dim: int) -> Array:
+    """Writes rows into `x` and returns it. Negative indices count from the end. Of rows with the same index the last
+    one is written. Rows whose index is no integer, or outside of the dimension, are not written."""
+    for i, index in enumerate(indices):
+        if index == np.trunc(index) and -x.shape[dim] <= index < x.shape[dim]:
+            x.swapaxes(0, dim)[int(index)] = rows.swapaxes(0, dim)[i]
     return x
 
 
@@ -73,9 +74,10 @@ def _reference_rows(call: Call, arrays: Sequence[Array]) -> Array:
     return written_rows(call, *arrays)
 
 
-def written_rows(call: Call, rows: Array, places: Array) -> Array:
-    """As if zeros had been there: what is not written stays what it was."""
-    return _written(np.zeros(call.output.shape, rows.dtype), rows, places, call.attrs["dim"])
+def written_rows(call: Call, rows: Array, indices: Array) -> Array:
+    """Rows written into zeros, in the shape of the state. It is the reference of operators that write into a state,
+    whose other rows keep their values."""
+    return _written(np.zeros(call.output.shape, rows.dtype), rows, indices, call.attrs["dim"])
 
 
 def _axis(call: Call) -> int:
@@ -87,17 +89,18 @@ def _count(call: Call) -> int:
 
 
 def row_turns(call: Call) -> int:
-    """Turns in which a thread asks whether places ascend, and whether a later row has the same place."""
+    """`Kernel.turns`: those in which a thread checks whether indices ascend, and whether a later row has the same
+    index."""
     return _count(call) + -(-_count(call) // _THREADS)
 
 
-def place_params(call: Call) -> Params:
-    """The uniform fields of the places that rows are written at, the last operand."""
+def index_params(call: Call) -> Params:
+    """The uniform fields of the indices, which are the last operand: their axis and number."""
     return {"axis": np.uint32(_axis(call)), "count": np.uint32(_count(call))}
 
 
 def _items(call: Call) -> int:
-    """Words of the rows; where each word holds several rows, lines of them."""
+    """The number of words of the rows; where a word has elements of several rows, the number of lines along W."""
     rows = call.inputs[0]
     if rows.dtype in RANGES and _axis(call) == _W:
         return int(np.prod(canonical(rows.shape)[:_W]))
@@ -115,23 +118,24 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
         layouts,
         supports=takes,
         turns=lambda call: row_turns(call) * (_count(call) + 2 if source == "update_lanes" else 1),
-        params=lambda call: {**place_params(call), "items": np.uint32(_items(call))},
+        params=lambda call: {**index_params(call), "items": np.uint32(_items(call))},
         threads=lambda call, layout: (_items(call), 1, 1),
     )
 
 
-def write(b: Builder, x: str, dim: int, places: str, rows: str) -> str:
-    """`x` with rows written at a list of computed places of a dimension."""
-    shape, found, given = b.type(x).shape, b.type(places).shape, b.type(rows).shape
-    if len(found) != 1 or len(shape) > 4:
-        raise b.refuse(f"it writes at places of shape {found} into {shape}: one list of places is supported")
+def write(b: Builder, x: str, dim: int, indices: str, rows: str) -> str:
+    """`x` with rows written at a list of computed indices of a dimension. Refuses indices of other than one
+    dimension."""
+    shape, count, old = b.type(x).shape, b.type(indices).shape, b.type(rows).shape
+    if len(count) != 1 or len(shape) > 4:
+        raise b.refuse(f"it writes at indices of shape {count} into {shape}: one list of indices is supported")
     dim %= len(shape)
-    wanted = (*shape[:dim], found[0], *shape[dim + 1 :])
-    if lead := (1,) * (len(shape) - len(given)):
-        rows = b.emit("view", (rows,), {"shape": flexible(given, (*lead, *given))})
-    if (*lead, *given) != wanted:
+    wanted = (*shape[:dim], count[0], *shape[dim + 1 :])
+    if lead := (1,) * (len(shape) - len(old)):
+        rows = b.emit("view", (rows,), {"shape": flexible(old, (*lead, *old))})
+    if (*lead, *old) != wanted:
         rows = b.emit("expand", (rows,), {"shape": wanted})
-    return b.emit("update", (x, rows, places), {"dim": dim})
+    return b.emit("update", (x, rows, indices), {"dim": dim})
 
 
 def _import_copy(b: Builder, args: Mapping[str, Any]) -> str:
@@ -141,11 +145,11 @@ def _import_copy(b: Builder, args: Mapping[str, Any]) -> str:
 OPS = (
     Op(
         name="update",
-        operands=(Operand("x", dtypes=MOVED), Operand("rows", dtypes=MOVED), _PLACE),
+        operands=(Operand("x", dtypes=MOVED), Operand("rows", dtypes=MOVED), _INDICES),
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=3)},
-        kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=place_params, turns=_count),),
+        kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=index_params, turns=_count),),
         aten={"aten.index_copy.default": _import_copy},
         int8=Moves(),
         rows=lambda call: call.output.shape[call.attrs["dim"]],
@@ -159,7 +163,7 @@ OPS = (
     ),
     Op(
         name="update_rows",
-        operands=(Operand("rows", dtypes=MOVED), _PLACE),
+        operands=(Operand("rows", dtypes=MOVED), _INDICES),
         infer=infer_rows,
         reference=_reference_rows,
         schema=ROWS_SCHEMA,

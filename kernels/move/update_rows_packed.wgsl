@@ -1,14 +1,14 @@
-// One thread writes one word of the rows into memory that stays what it was elsewhere.
+// A thread writes one word of the rows into the memory of a state. Other rows keep their values.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
   let word = id.y * groups.x * 64u + id.x;
-  let ascend = places_ascend(thread);
+  let ascend = indices_ascend(thread);
   if (word >= params.items) { return; }
   var p = coord_4W(word, params.rows_dims);
-  let place = written_at(p[params.axis], ascend);
-  if (place == params.y_dims[params.axis]) { return; }
-  p[params.axis] = place;
+  let index = written_at(p[params.axis], ascend);
+  if (index == params.y_dims[params.axis]) { return; }
+  p[params.axis] = index;
   y[y_index(p)] = row_word(word);
 }
 

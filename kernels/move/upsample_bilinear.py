@@ -1,7 +1,8 @@
-"""upsample_bilinear: neighbouring rows and columns mixed by torch's rule, with and without align_corners.
+"""upsample_bilinear: bilinear interpolation by torch's rule, with and without align_corners.
 
-Of int8 and int16 the weights are fixed-point numbers with 18 fraction bits and the sums integers. Before it is rounded,
-a result is within 2^-9 steps of an int8 input of exact arithmetic, within 2^-2 steps of an int16 input.
+For int8 and int16 inputs, weights are fixed-point numbers with 18 fraction bits, and sums are integers. Before
+rounding, a result differs from exact arithmetic by at most 2^-9 steps of an int8 input, or 2^-2 steps of an int16
+input.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ FRACTION = 18
 """Fraction bits of an input coordinate."""
 
 FINER = 13
-"""Additional fraction bits of the step, so that also the last coordinate is exact to FRACTION bits."""
+"""Additional fraction bits of the step, so that the last coordinate is still exact to FRACTION bits."""
 
 ROW_BITS = {INT8X4: 14, INT16X4: 8}
-"""Fraction bits of two mixed elements of a row, by the operand's dtype, where int16 is read or given."""
+"""Fraction bits of an interpolation along a row, by the operand's dtype, if the operand or the result is int16."""
 
 LARGEST = 1 << 13
-"""Bound of the input's extent, so that coordinates fit int32 with FRACTION bits; those of the result fit with FINER."""
+"""The largest extent of input and result: with it, coordinates with FRACTION bits and products with FINER fit int32."""
 
 SCHEMA = {**SIZES, "align_corners": Attr("bool")}
 
@@ -48,7 +49,7 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
 
 
 def _line(call: Call, axis: int) -> tuple[float, float]:
-    """Step and start along H (0) or W (1), in input elements: result element i reads at start + i * step."""
+    """(step, start) along H (0) or W (1), in input elements: result element i is interpolated at start + i * step."""
     extent, size = call.inputs[0].shape[axis - 2], call.output.shape[axis - 2]
     if call.attrs["align_corners"]:
         return ((extent - 1) / (size - 1) if size > 1 else 0.0), 0.0
@@ -57,7 +58,7 @@ def _line(call: Call, axis: int) -> tuple[float, float]:
 
 
 def _fixed(call: Call, axis: int) -> tuple[int, int, int]:
-    """Step in 2^-FRACTION and its remainder in 2^-(FRACTION + FINER), start in 2^-FRACTION."""
+    """(step in 2^-FRACTION, its remainder in 2^-(FRACTION + FINER), start in 2^-FRACTION)."""
     step, start = _line(call, axis)
     coarse = int(step * 2.0**FRACTION)
     return coarse, int(np.rint((step * 2.0**FRACTION - coarse) * 2.0**FINER)), int(np.rint(start * 2.0**FRACTION))
@@ -68,9 +69,9 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     for axis in (0, 1):
         step, start = _line(call, axis)
         extent = x.shape[axis - 2]
-        place = np.maximum(np.arange(call.output.shape[axis - 2]) * step + start, 0.0)
-        first = np.minimum(place.astype(np.int64), extent - 1)
-        weight = (place - first).reshape((-1, 1) if axis == 0 else (-1,))
+        position = np.maximum(np.arange(call.output.shape[axis - 2]) * step + start, 0.0)
+        first = np.minimum(position.astype(np.int64), extent - 1)
+        weight = (position - first).reshape((-1, 1) if axis == 0 else (-1,))
         pair = (np.take(x, indices, axis - 2) for indices in (first, np.minimum(first + 1, extent - 1)))
         a, b = pair
         with np.errstate(invalid="ignore"):
@@ -79,16 +80,16 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _taps(call: Call, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The two input indices that each result index mixes, and the weight of the second in 2^-FRACTION."""
-    extent, place = call.inputs[0].shape[axis - 2], np.arange(call.output.shape[axis - 2], dtype=np.int64)
+    """(first input index, second input index, weight of the second in 2^-FRACTION) for each index of the result."""
+    extent, index = call.inputs[0].shape[axis - 2], np.arange(call.output.shape[axis - 2], dtype=np.int64)
     coarse, fine, start = _fixed(call, axis)
-    at = np.maximum(place * coarse + (place * fine >> FINER) + start, 0)
+    at = np.maximum(index * coarse + (index * fine >> FINER) + start, 0)
     first = np.minimum(at >> FRACTION, extent - 1)
     return first, np.minimum(first + 1, extent - 1), at & (2**FRACTION - 1)
 
 
 def _row_bits(call: Call) -> int:
-    """ROW_BITS where int16 is read or given, else 0."""
+    """ROW_BITS if the operand or the result is int16, else 0."""
     x, y = call.inputs[0].dtype, call.output.dtype
     return ROW_BITS[x] if INT16X4 in (x, y) else 0
 
@@ -100,11 +101,11 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     a, b = x[..., left], x[..., right]
     rows = (a * 2**18 + (b - a) * weight + (1 << (17 - bits))) >> (18 - bits)
     top, bottom, weight = _taps(call, 0)
-    apart, weight = rows[..., bottom, :] - rows[..., top, :], weight[:, None]
+    difference, weight = rows[..., bottom, :] - rows[..., top, :], weight[:, None]
     if _row_bits(call):
-        v = rows[..., top, :] * 64 + (apart * weight >> 12)
+        v = rows[..., top, :] * 64 + (difference * weight >> 12)
     else:
-        v = rows[..., top, :] * 512 + apart * (weight >> 9) + (apart * (weight & 511) >> 9)
+        v = rows[..., top, :] * 512 + difference * (weight >> 9) + (difference * (weight & 511) >> 9)
     return arithmetic.stored(call, arithmetic.scaled_steps(v, call.attrs["multiplier"]))
 
 
@@ -112,8 +113,8 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     x, y = call.q[0], call.out
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
-    unit = 2.0 ** -(ROW_BITS[x.dtype] + 6) if INT16X4 in (x.dtype, y.dtype) else 2.0**-20
-    multiplier = np.float32(x.scale / y.scale * unit)
+    step = 2.0 ** -(ROW_BITS[x.dtype] + 6) if INT16X4 in (x.dtype, y.dtype) else 2.0**-20
+    multiplier = np.float32(x.scale / y.scale * step)
     if not np.isfinite(multiplier):
         return f"the ratio {x.scale / y.scale:.3g} of its scales is not a finite float32"
     attrs = {**call.attrs, "multiplier": float(multiplier), "lo": call.lo, "hi": call.hi}

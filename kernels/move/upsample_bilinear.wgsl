@@ -1,11 +1,12 @@
-// Bilinear resizing: each result element is a mix of two rows and two columns of the input. Places are fixed point,
-// FRACTION_BITS below an element, so that every device mixes the same elements by the same weights.
+// Bilinear interpolation: a result element is computed from two rows and two columns of the input. Positions are
+// fixed-point numbers, so that every device uses the same elements and the same weights.
 
 struct Tap { first: u32, second: u32, weight: i32 }
 
-// What result place `place` mixes along a dimension: step.x and step.y are its step in 2^-18 and 2^-31 elements.
-fn tap(place: u32, step: vec2<u32>, start: i32, extent: u32) -> Tap {
-  let at = u32(max(i32(place * step.x + ((place * step.y) >> 13u)) + start, 0));
+// The two input elements and the weight for index `index` of the result along a dimension. The step is step.x * 2^-18 +
+// step.y * 2^-31 elements.
+fn tap(index: u32, step: vec2<u32>, start: i32, extent: u32) -> Tap {
+  let at = u32(max(i32(index * step.x + ((index * step.y) >> 13u)) + start, 0));
   let first = min(at >> 18u, extent - 1u);
   return Tap(first, min(first + 1u, extent - 1u), i32(at & 0x3ffffu));
 }
@@ -37,19 +38,19 @@ fn q8ta_upsample_bilinear(p: vec4<u32>) -> i32 {
   return mixed(across(top_left, top_right, w.weight), across(left, right, w.weight), h.weight);
 }
 
-// Where int16 is read or given: two elements of a row in 2^-ROW_BITS steps above the zero point. ROW_BITS is linked.
+// For int16: the interpolation of two elements of a row, in 2^-ROW_BITS steps above the zero point. Linked: ROW_BITS.
 fn across_finely(a: i32, b: i32, weight: i32) -> i32 {
   let rest = 18u - ROW_BITS;
-  let apart = b - a;
-  let low = (apart * (weight & ((1i << rest) - 1i)) + (1i << (rest - 1u))) >> rest;
-  return ((a - params.x_zero) << ROW_BITS) + apart * (weight >> rest) + low;
+  let difference = b - a;
+  let low = (difference * (weight & ((1i << rest) - 1i)) + (1i << (rest - 1u))) >> rest;
+  return ((a - params.x_zero) << ROW_BITS) + difference * (weight >> rest) + low;
 }
 
-// Two rows, in 2^-6 of their steps: the weight in parts of six bits.
+// For int16: the interpolation of two rows, in 2^-6 of their steps. The weight is split into groups of six bits.
 fn mixed_finely(top: i32, bottom: i32, weight: i32) -> i32 {
-  let apart = bottom - top;
-  let low = ((apart * (weight & 63)) >> 6u) + apart * ((weight >> 6u) & 63);
-  return rounded_steps(top * 64 + apart * (weight >> 12u) + (low >> 6u));
+  let difference = bottom - top;
+  let low = ((difference * (weight & 63)) >> 6u) + difference * ((weight >> 6u) & 63);
+  return rounded_steps(top * 64 + difference * (weight >> 12u) + (low >> 6u));
 }
 
 const ITEMS = 1u;
@@ -67,7 +68,7 @@ fn words_of(p: vec4<u32>) -> Words {
          (corner_lane(top_left.d, top_right.d, left.d, right.d, w.weight, h.weight) << Words(24u));
 }
 
-// One channel of every word from its four corners, each in the highest byte of its lane.
+// One channel of every word, from four corners that are in the highest byte of each Int.
 fn corner_lane(top_left: Ints, top_right: Ints, left: Ints, right: Ints, w: i32, h: i32) -> Words {
   let byte = Words(24u);
   let top = across(top_left >> byte, top_right >> byte, w);
@@ -75,15 +76,16 @@ fn corner_lane(top_left: Ints, top_right: Ints, left: Ints, right: Ints, w: i32,
   return bitcast<Words>(mixed(top, bottom, h)) & Words(0xffu);
 }
 
-// Two elements of a row, in 2^-11 steps above the zero point.
+// The interpolation of two elements of a row, in 2^-11 steps above the zero point.
 fn across(a: Ints, b: Ints, weight: i32) -> Ints {
   return ((a - params.x_zero) * Ints(262144) + (b - a) * weight + 64) >> Words(7u);
 }
 
-// Two rows by a weight in 2^-18, in 2^-20 steps: the weight in halves of nine bits, so that no product passes int32.
+// The interpolation of two rows, in 2^-20 steps. The weight, in 2^-18, is split into halves of nine bits, so that no
+// product passes int32.
 fn mixed(top: Ints, bottom: Ints, weight: i32) -> Ints {
-  let apart = bottom - top;
-  let v = top * Ints(512) + apart * (weight >> 9u) + ((apart * (weight & 511)) >> Words(9u));
+  let difference = bottom - top;
+  let v = top * Ints(512) + difference * (weight >> 9u) + ((difference * (weight & 511)) >> Words(9u));
   return rounded_steps(v);
 }
 

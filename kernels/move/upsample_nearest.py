@@ -1,4 +1,4 @@
-"""upsample_nearest: rows and columns copied by torch's index rule, nearest and nearest-exact."""
+"""upsample_nearest: rows and columns selected by torch's index rules nearest and nearest-exact."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ SIZES = {
     "scale": Attr("floats", low=1 / LARGEST_SCALE, high=LARGEST_SCALE, length=2),
     "size": Attr("ints", low=0, high=MAX_EXTENT, length=2),
 }
-"""Attributes for the size of rows and columns: a size each, or 0 and a factor."""
+"""Attributes for the size of (rows, columns): for each a size, or a size of 0 and a scale factor."""
 
 
 def resized(name: str, x: Shape, attrs: Attrs) -> Shape:
-    """The shape of the result of operator `name`."""
+    """The shape rule of a resizing operator called `name`. Raises GraphError for fewer than three dimensions, and for
+    results that are empty or too large."""
     if len(x) < 3:
         raise GraphError(f"{name} needs (..., H, W) with at least three dimensions, found {x}")
     found = [s or math.floor(d * f) for d, s, f in zip(x[-2:], attrs["size"], attrs["scale"], strict=True)]
@@ -43,8 +44,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _step(attrs: Attrs, axis: int, extent: int, size: int) -> np.float32:
-    """Input elements for one result element, as torch's CPU kernels compute it: in float32, with their two
-    exceptions."""
+    """The number of input elements for a result element, as torch's CPU kernels compute it: in float32, and exactly for
+    factors 1 and 2."""
     if not attrs["exact"] and size in (extent, 2 * extent):
         return np.float32(extent / size)
     if attrs["size"][axis]:
@@ -55,10 +56,10 @@ def _step(attrs: Attrs, axis: int, extent: int, size: int) -> np.float32:
 def _sources(call: Call, axis: int) -> NDArray[np.int64]:
     """The input index of every result index: floor(i * step), or floor((i + 0.5) * step) for nearest-exact."""
     extent, size = call.inputs[0].shape[axis - 2], call.output.shape[axis - 2]
-    step, place = _step(call.attrs, axis, extent, size), np.arange(size)
+    step, index = _step(call.attrs, axis, extent, size), np.arange(size)
     if call.attrs["exact"]:
-        place, step = 2 * place + 1, step * np.float32(0.5)
-    return np.asarray(np.minimum(np.floor(place.astype(np.float32) * step).astype(np.int64), extent - 1))
+        index, step = 2 * index + 1, step * np.float32(0.5)
+    return np.asarray(np.minimum(np.floor(index.astype(np.float32) * step).astype(np.int64), extent - 1))
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -78,21 +79,24 @@ def _params(call: Call) -> Params:
 
 
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
-    """`Op.reads`: only whole factors look the same from every tile."""
+    """`Op.reads`. Only with an integer factor does a tile read the same elements as the whole image."""
     factor = call.attrs["scale"][axis - 2]
     sources = _sources(call, axis - 2)
-    whole = factor == int(factor) and np.array_equal(sources, np.arange(len(sources)) // int(factor))
-    return (first // int(factor), last // int(factor)) if whole and len(call.output.shape) == 4 else None
+    integer = factor == int(factor) and np.array_equal(sources, np.arange(len(sources)) // int(factor))
+    return (first // int(factor), last // int(factor)) if integer and len(call.output.shape) == 4 else None
 
 
 def importer(op: str, spatial: int, **attrs: bool) -> Import:
-    """The importer of a resizing operator with these attributes, and those of SIZES that a call gives. align_corners is
-    taken from the call.
+    """The importer of the resizing operator `op`.
 
-    The .vec overloads have lists, the others a number for each dimension.
+    A size that is a multiple of the input's is imported as a scale factor: most networks compute it from the size of
+    another value, and a factor is also correct after `model.reshape`. The `.vec` overloads of aten have lists of scale
+    factors, the others a number for each dimension.
 
-    A size that is a whole multiple of the input is imported as a factor. Most networks compute it from the size of
-    another value, and then it follows `model.reshape`.
+    Args:
+        op: the operator.
+        spatial: number of dimensions that are resized, 1 or 2.
+        attrs: attributes besides SIZES; align_corners is taken from the call.
     """
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:

@@ -12,8 +12,9 @@ fn words_of(p: vec4<u32>) -> Words {
   return x_group(p.x, row, column, p.y);
 }
 
-// One float32 multiplication, so that every device finds the same element: floor(place * step), and for nearest-exact
-// floor((2 * place + 1) * (step / 2)) with the halved step in params.step_*.
-fn source_of(place: u32, step: f32, extent: u32) -> u32 {
-  return min(u32(f32(place * params.factor + params.term) * step), extent - 1u);
+// The input index for an index of the result: floor(index * step), and for nearest-exact floor((2 * index + 1) * (step
+// / 2)), where params.step_* is the halved step. It is one float32 multiplication, so that every device finds the same
+// element.
+fn source_of(index: u32, step: f32, extent: u32) -> u32 {
+  return min(u32(f32(index * params.factor + params.term) * step), extent - 1u);
 }

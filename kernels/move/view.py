@@ -1,4 +1,5 @@
-"""view: the same elements in the same order with another shape. reshape, flatten, squeeze ... are imported as it."""
+"""view: the same elements in the same order, in another shape. reshape, flatten, squeeze and others are imported as
+it."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.strided import Digit, move
 
 LEFT, REST, RIGHT = 0, -1, -2
-"""Entries of a view's `shape`: the input's dimension of the same index, the remaining extent, the dimension as far from
-the end."""
+"""Entries of the attribute `shape` that are no extents. LEFT: the extent of the input's dimension of the same index.
+REST: the extent that is left. RIGHT: the extent of the input's dimension at the same distance from the end."""
 
 
 def _shape(x: Shape, attrs: Attrs) -> Shape:
@@ -36,12 +37,12 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
 
 
 def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
-    """A `shape` attribute that takes `x` to `y` and fixes as few extents as possible, so that other input sizes work
-    too.
+    """The attribute `shape` of a view from shape `x` to shape `y`, with as few fixed extents as possible, so that the
+    view is also correct for other input sizes.
 
-    Leading dimensions that stay are 0, trailing ones -2. What changed between them is -1 if it is one dimension. If it
-    is several, their extents count as the network's own (heads, groups), except `rest`, the one that the network asks
-    for as -1, or a batch in front.
+    Leading dimensions that stay the same are LEFT, trailing ones RIGHT. A single dimension that changes is REST. Of
+    several, one is REST and the others are fixed, as heads and groups of a network are: REST is `rest`, the dimension
+    that the network gave as -1, or the first one, which may be a batch.
     """
     first = next((i for i, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
     last = 0
@@ -58,7 +59,7 @@ def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
 
 
 def _view(b: Builder, x: str, shape: Sequence[int]) -> str:
-    """A view of `x` as `shape`, where -1 is the remaining extent."""
+    """A view of `x` as `shape`, where -1 is the extent that is left."""
     old = b.type(x).shape
     new = _shape(old, {"shape": shape})
     rest = list(shape).index(REST) if REST in shape else None
@@ -80,8 +81,8 @@ def _import_flatten(b: Builder, args: Mapping[str, Any]) -> str:
 def _import_unflatten(b: Builder, args: Mapping[str, Any]) -> str:
     shape = b.type(args["self"]).shape
     dim = args["dim"] % len(shape)
-    behind = [RIGHT] * (len(shape) - 1 - dim)
-    return b.emit("view", (args["self"],), {"shape": [LEFT] * dim + list(args["sizes"]) + behind})
+    trailing = [RIGHT] * (len(shape) - 1 - dim)
+    return b.emit("view", (args["self"],), {"shape": [LEFT] * dim + list(args["sizes"]) + trailing})
 
 
 def _import_squeeze(b: Builder, args: Mapping[str, Any]) -> str:
@@ -94,8 +95,8 @@ def _import_squeeze(b: Builder, args: Mapping[str, Any]) -> str:
     between = [d for i, d in enumerate(shape) if dropped[0] < i < dropped[-1] and i not in dropped]
     if len(between) == 1:
         between = [REST]
-    kept = [LEFT] * dropped[0] + between + [RIGHT] * (len(shape) - 1 - dropped[-1])
-    return b.emit("view", (args["self"],), {"shape": kept})
+    new = [LEFT] * dropped[0] + between + [RIGHT] * (len(shape) - 1 - dropped[-1])
+    return b.emit("view", (args["self"],), {"shape": new})
 
 
 def _import_unsqueeze(b: Builder, args: Mapping[str, Any]) -> str:
@@ -145,7 +146,7 @@ _IMPORTS: Mapping[str, Import] = {
 
 
 def _onnx_reshape(b: Builder, args: Mapping[str, Any]) -> str:
-    """Reshape, where 0 keeps the dimension of that index."""
+    """ONNX's Reshape, where 0 keeps the dimension of the same index."""
     x, old = args["inputs"][0], b.type(args["inputs"][0]).shape
     shape = onnx_calls.integers(b, args, 1, "shape") or []
     if not args.get("allowzero"):
@@ -175,8 +176,8 @@ def _onnx_unsqueeze(b: Builder, args: Mapping[str, Any]) -> str:
     x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
     found = onnx_calls.integers(b, args, 1, "axes") or []
     axes = onnx_calls.axes(b, {"inputs": [x], "axes": found}, len(shape) + len(found)) or []
-    kept = iter(shape)
-    return _view(b, x, [1 if i in axes else next(kept) for i in range(len(shape) + len(axes))])
+    extents = iter(shape)
+    return _view(b, x, [1 if i in axes else next(extents) for i in range(len(shape) + len(axes))])
 
 
 _ONNX: Mapping[str, Import] = {

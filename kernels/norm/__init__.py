@@ -1,1 +1,1 @@
-"""Batch, layer and group norm, and softmax."""
+"""Norms (batch, layer, group, instance and rms), and softmax."""

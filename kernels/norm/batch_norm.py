@@ -1,4 +1,5 @@
-"""batch_norm at inference, a factor and a term for each channel: in int8 a chain with what joins it."""
+"""batch_norm at inference: a factor and a term for each channel. In int8 it is a chain, in which the operators after it
+may be fused."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 
 def _factor_and_term(parameters: Sequence[Array], attrs: Attrs) -> tuple[Array, Array]:
-    """A batch norm as x * factor + term, float64, for each channel."""
+    """(factor, term) of each channel, float64, with batch_norm(x) = x * factor + term. `parameters` are gamma, beta,
+    mean and variance."""
     gamma, beta, mean, variance = (a.astype(np.float64) for a in parameters)
     with np.errstate(all="ignore"):
         factor = gamma / np.sqrt(variance + attrs["eps"])
@@ -54,7 +56,7 @@ def _params(call: Call) -> Params:
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
-    """A chain of the norm and what joins it. The channel's factor is part of the multiplier."""
+    """A chain that begins with x. The factor of a channel is included in its multiplier."""
     x = call.q[0]
     if call.out is None:
         return "it needs a quantized result"
@@ -92,9 +94,9 @@ def _case(shape: Shape, values: str = "random") -> Case:
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
     x, gamma, beta, mean, variance = args["inputs"]
-    given = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
+    arguments = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
     return b.aten(
-        "aten.batch_norm.default", {**given, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
+        "aten.batch_norm.default", {**arguments, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
     )
 
 

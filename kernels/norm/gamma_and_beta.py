@@ -1,4 +1,4 @@
-"""What norms have in common: epsilon, and the factor and the term of each channel or element."""
+"""Attributes and operands that all norms have: epsilon, and gamma and beta."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ AFFINE = (Operand("gamma", constant=True), Operand("beta", constant=True))
 
 
 def gamma_and_beta(b: Builder, args: Mapping[str, Any], shape: Shape) -> tuple[str, str]:
-    """The constants of a call; ones and zeros where the module has none."""
+    """The names of gamma and beta of an aten call. Where the module has none, they are ones and zeros of `shape`."""
     gamma = args["weight"] or b.constant(np.ones(shape, np.float32), "gamma")
     return gamma, args["bias"] or b.constant(np.zeros(shape, np.float32), "beta")

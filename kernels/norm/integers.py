@@ -1,9 +1,10 @@
-"""The integers of a norm: from differences of a row to normalized numbers, without floats and in any order.
+"""The integer arithmetic of norms: normalized numbers of a row, computed without floats and in any order.
 
-With x' = x - zero over a row of C elements: d = C x' - sum x', V = C sum x'^2 - (sum x')^2, both exact. (A root mean
-square takes d = C x' and V = C sum x'^2.) The normalized x is d / sqrt(V + C^2 eps). Rounding the mean first, as I-BERT
-and FQ-ViT do, gives other bytes for a third of all elements and more. kernels/lib/inverse_root.wgsl and
-kernels/norm/q8ta_norm.wgsl compute the same. `largest` depends on the width of x, `normal_bits` on that of the result.
+For a row of C elements with x' = x - zero: d = C x' - sum x' and V = C sum x'^2 - (sum x')^2, both exact. (For a root
+mean square, d = C x' and V = C sum x'^2.) The normalized x is d / sqrt(V + C^2 eps). Rounding the mean first, as I-BERT
+and FQ-ViT do, changes the bytes of more than a third of all elements.
+
+kernels/lib/inverse_root.wgsl and kernels/norm/q8ta_norm.wgsl compute the same.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ NORMAL = 20
 """Fraction bits of a normalized number for an int8 result."""
 
 LONGEST = 1 << 20
-"""Most elements of a row: its largest normalized number is their root, which stays within 2^30 in 2^-NORMAL."""
+"""The most elements of a row. Its largest normalized number is the square root of that, which in 2^-NORMAL is at most
+2^30."""
 
 
 def normal_bits(length: int, dtype: str) -> int:
-    """Fraction bits of the normalized numbers of a row of `length` elements: NORMAL for an int8 result, for int16 as
-    many as leave their largest within 2^30."""
+    """The number of fraction bits of the normalized numbers of a row of `length` elements: NORMAL for an int8 result;
+    for an int16 result as many as keep the largest number within 2^30."""
     return 30 - -(-(length - 1).bit_length() // 2) if dtype == INT16X4 else NORMAL
 
 
@@ -37,8 +39,14 @@ UInt64 = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Variance:
-    """How V + C^2 eps is stored: V * 2^fraction / 4^dropped + epsilon, below 2^63; fraction is even. d is stored
-    without its `dropped` low bits, which int16 has too many of in rows of more than 2^15 elements."""
+    """The fixed-point form of V + C^2 eps: V * 2^fraction / 4^dropped + epsilon, below 2^63.
+
+    Attributes:
+        fraction: an even number.
+        epsilon: C^2 eps in the same form.
+        dropped: low bits of d that are dropped, so that it fits int32. It is 0 except for int16 rows of more than 2^15
+            elements.
+    """
 
     fraction: int
     epsilon: int
@@ -46,8 +54,16 @@ class Variance:
 
 
 def variance(length: int, largest: int, eps: float) -> Variance | None:
-    """The form for rows of `length` differences of at most `largest`, eps in squared steps of x. None where two words
-    are too few."""
+    """The fixed-point form of a row's variance.
+
+    Args:
+        length: elements of a row.
+        largest: the largest magnitude of x - zero.
+        eps: in squared steps of x.
+
+    Returns:
+        None where 64 bits are not enough.
+    """
     fraction, most = MOST_FRACTION, max((length * largest) ** 2, float(length) ** 2 * eps)
     while fraction > 0 and most * 2.0**fraction >= VARIANCE_LIMIT:
         fraction -= 2
@@ -57,10 +73,11 @@ def variance(length: int, largest: int, eps: float) -> Variance | None:
 
 
 def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
-    """(factor, shift) with 1 / sqrt(v) = factor / 2^shift to 28 bits; factor has at most 31 bits. 0 counts as 1."""
+    """(factor, shift) with 1 / sqrt(v) = factor / 2^shift, accurate to 28 bits. factor has at most 31 bits. v = 0
+    counts as 1."""
     v = np.maximum(v, np.uint64(1))
-    bits = np.frexp(v.astype(np.longdouble))[1].astype(np.int64) - 1  # exact: a longdouble or 53 bits, see below
-    bits -= (v >> bits.astype(np.uint64)) == 0  # a float rounded up to the next power of two
+    bits = np.frexp(v.astype(np.longdouble))[1].astype(np.int64) - 1
+    bits -= (v >> bits.astype(np.uint64)) == 0  # where a longdouble of 53 bits was rounded up to a power of two
     t = bits // 2 - 15
     right, left = np.maximum(2 * t, 0).astype(np.uint64), np.maximum(-2 * t, 0).astype(np.uint64)
     m = ((v >> right) << left).astype(np.int64)
@@ -70,17 +87,27 @@ def inverse_root(v: UInt64) -> tuple[Int64, Int64]:
     return start * (1 << 15) + (start * (gap >> 2) >> 14), 46 + t
 
 
-def normalized(x: Int64, spread: Variance, centered: bool, bits: int = NORMAL) -> Int64:
-    """Normalized numbers in 2^-bits, cut toward 0, of differences (rows, length)."""
+def normalized(x: Int64, form: Variance, centered: bool, bits: int = NORMAL) -> Int64:
+    """Normalized numbers.
+
+    Args:
+        x: int64 (rows, length), differences from the zero point.
+        form: the form of their variance.
+        centered: whether the mean is subtracted; not for a root mean square.
+        bits: fraction bits of the result.
+
+    Returns:
+        int64 (rows, length), in 2^-bits, rounded toward 0.
+    """
     length = x.shape[1]
     sums = x.sum(1, keepdims=True) if centered else np.zeros((len(x), 1), np.int64)
-    dropped, squares = spread.dropped, (x * x).sum(1, keepdims=True)
-    if dropped:  # products past int64, as Python's integers
+    dropped, squares = form.dropped, (x * x).sum(1, keepdims=True)
+    if dropped:  # products do not fit int64: they are Python's integers
         v = ((length * squares.astype(object) - sums.astype(object) ** 2) >> 2 * dropped).astype(np.uint64)
     else:
         v = (length * squares - sums * sums).astype(np.uint64)
-    factor, shift = inverse_root((v << np.uint64(spread.fraction)) + np.uint64(spread.epsilon))
+    factor, shift = inverse_root((v << np.uint64(form.fraction)) + np.uint64(form.epsilon))
     d = (length >> dropped) * x + ((length & ((1 << dropped) - 1)) * x >> dropped) - (sums >> dropped)
     size = np.abs(d).astype(np.uint64) * factor.astype(np.uint64)
-    cut: Int64 = (size >> (shift - spread.fraction // 2 - bits).astype(np.uint64)).astype(np.int64)
-    return np.where(d < 0, -cut, cut)
+    magnitude: Int64 = (size >> (shift - form.fraction // 2 - bits).astype(np.uint64)).astype(np.int64)
+    return np.where(d < 0, -magnitude, magnitude)

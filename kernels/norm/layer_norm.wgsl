@@ -1,5 +1,5 @@
-// A team of threads normalizes a row of adjacent items: mean first, then the squared distances from it. Without
-// CENTERED the mean counts as 0.
+// A team of threads normalizes a row of adjacent items: it computes the mean, then the sum of squared differences from
+// it. If CENTERED is 0, the mean counts as 0.
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
@@ -20,13 +20,13 @@ fn take_row(team: Team) {
   for (var k = team.lane; k < params.items; k += LANES) { y[base + k] = affine((x[base + k] - mean) * factor, team.row, k); }
 }
 
-// layer_norm: gamma and beta of each item of a row.
+// layer_norm has gamma and beta for each item of a row.
 fn affine_element(v: Item, row: u32, k: u32) -> Item { return v * gamma[k] + beta[k]; }
 
-// rms_norm: gamma alone.
+// rms_norm has gamma only.
 fn scaled_element(v: Item, row: u32, k: u32) -> Item { return v * gamma[k]; }
 
-// group_norm: gamma and beta of each channel, `inner` items.
+// group_norm has gamma and beta for each channel, which has params.inner items.
 fn affine_channel(v: Item, row: u32, k: u32) -> Item {
   let c = row % params.groups * params.per_group + k / params.inner;
   return v * gamma[c] + beta[c];

@@ -81,7 +81,7 @@ def _layer_params(call: Call, item: int) -> Params:
 
 
 def _group_params(call: Call, item: int) -> Params:
-    """Item k of a row has channel `row % groups * per_group + k / inner`."""
+    """Uniform fields: item k of a row belongs to channel `row % groups * per_group + k / inner`."""
     shape, groups = call.output.shape, call.attrs["groups"]
     return {
         "groups": np.uint32(groups),
@@ -122,8 +122,7 @@ def _import_instance_norm(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """LayerNormalization and RMSNormalization over the last dimensions; gamma and beta are given for each of them or
-    broadcast."""
+    """ONNX's LayerNormalization and RMSNormalization over the last dimensions. gamma and beta may broadcast."""
     x, gamma, beta = (*args["inputs"], None)[:3]
     shape = b.type(x).shape
     normalized = shape[onnx_calls.axis(b, args, len(shape)) :]
@@ -131,18 +130,18 @@ def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
         name if name is None or b.type(name).shape == normalized else b.constant(_broadcast(b, name, normalized))
         for name in (gamma, beta)
     ]
-    given = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
+    arguments = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
     rms = args["operator"] == "RMSNormalization"
-    y: str = b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**given, "eps": float(args["epsilon"])})
+    y: str = b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**arguments, "eps": float(args["epsilon"])})
     return [y] if args["outputs"] == 1 else [y, *_onnx_statistics(b, args, x, len(shape) - len(normalized))]
 
 
 def _onnx_statistics(b: Builder, args: Mapping[str, Any], x: str, first: int) -> list[str]:
-    """Mean and inverse deviation, the further results of LayerNormalization."""
+    """The second and third result of LayerNormalization: mean and inverse standard deviation."""
     over = {"dim": list(range(first, len(b.type(x).shape))), "keepdim": True}
     mean: str = b.aten("aten.mean.dim", {"self": x, **over})
-    apart = b.emit("pow", (b.aten("aten.sub.Tensor", {"self": x, "other": mean}),), {"exponent": 2.0})
-    variance = b.aten("aten.mean.dim", {"self": apart, **over})
+    squares = b.emit("pow", (b.aten("aten.sub.Tensor", {"self": x, "other": mean}),), {"exponent": 2.0})
+    variance = b.aten("aten.mean.dim", {"self": squares, **over})
     inverse = b.emit("rsqrt", (b.emit("affine", (variance,), {"factor": 1.0, "term": float(args["epsilon"])}),))
     return [mean, inverse]
 
@@ -155,7 +154,7 @@ def _broadcast(b: Builder, name: str, shape: Shape) -> Array:
 
 
 def _onnx_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    """GroupNormalization, and InstanceNormalization, a group for each channel."""
+    """ONNX's GroupNormalization, and InstanceNormalization, which has a group for each channel."""
     x, gamma, beta = args["inputs"]
     shape = b.type(x).shape
     groups = int(args.get("num_groups") or shape[1])

@@ -1,5 +1,5 @@
-"""layer_norm, group_norm and rms_norm of int8 or int16 to either: normalized numbers by integers, then a convolution's
-rounding."""
+"""layer_norm, group_norm and rms_norm of int8 or int16 values, with an int8 or int16 result. Normalized numbers are
+integers (integers.py), which are rounded like the sums of a convolution."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, extent
-from q8ta_wgpu.kernels.epilogue.stage import Around
+from q8ta_wgpu.kernels.epilogue.stage import StageContext
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.lib import rows, valid
 from q8ta_wgpu.kernels.norm import integers
 
 LARGEST = {dtype: high - low for dtype, (low, high) in RANGES.items()}
-"""Largest distance of a value from its zero point, by dtype."""
+"""The largest magnitude of a difference from the zero point, by dtype."""
 
 
 def _length(call_shape: Shape, parameters: int, attrs: Attrs) -> int:
-    """Elements of a row: of a group, or as many as there are parameters."""
+    """The number of elements of a row: those of a group, or the number of parameters."""
     if "groups" in attrs:
         return math.prod(call_shape[1:]) // int(attrs["groups"])
     return parameters
@@ -38,7 +38,8 @@ def _variance(shape: Shape, parameters: int, attrs: Attrs, dtype: str) -> intege
 
 
 def lower(call: QuantizedCall, op: str) -> Int8Form | str:
-    """The int8 form: `eps` in squared steps of x; gamma and beta of each parameter in steps of the result."""
+    """The int8 form of a norm, or the reason why there is none. Its `eps` is in squared steps of x; multiplier and
+    offset are gamma and beta in fractions of the result's step."""
     x, y, gamma, beta = call.q[0], call.out, call.constants.get(1), call.constants.get(2)
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
@@ -47,15 +48,15 @@ def lower(call: QuantizedCall, op: str) -> Int8Form | str:
     shape, attrs = call.inputs[0].shape, {**call.attrs, "eps": call.attrs["eps"] / x.scale**2}
     if "groups" in attrs and len(shape) == 2:
         if attrs.pop("groups") != 1:
-            return "its groups are parts of one dimension"
+            return "its groups divide a single dimension"
         op = "q8ta_layer_norm"
     if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, x.dtype) is None:
         return f"its rows are too long, or its eps too many steps of its input's scale {x.scale:.3g}, for two words"
-    unit = 2.0 ** arithmetic.fraction(y.dtype) / y.scale
+    steps = 2.0 ** arithmetic.fraction(y.dtype) / y.scale  # fractions of a result's step for the real value 1
     bits = integers.normal_bits(_length(shape, gamma.size, attrs), y.dtype)
     with np.errstate(over="ignore"):
-        multiplier = np.asarray(gamma.astype(np.float64) * unit / 2.0**bits, np.float32)
-        offset = np.rint((0.0 if beta is None else beta.astype(np.float64)) * unit + np.zeros(gamma.shape))
+        multiplier = np.asarray(gamma.astype(np.float64) * steps / 2.0**bits, np.float32)
+        offset = np.rint((0.0 if beta is None else beta.astype(np.float64)) * steps + np.zeros(gamma.shape))
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
         return "the ratio of its parameters to its result's scale is not a finite float32"
     if np.abs(offset).max() > arithmetic.OFFSET_LIMIT:
@@ -79,15 +80,15 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return shape, INT8X4
 
 
-def _requantize(call: Call) -> tuple[Requantize | RequantizeInt16, Around]:
-    """The rounding of a weighted sum."""
+def _requantize(call: Call) -> tuple[Requantize | RequantizeInt16, StageContext]:
+    """The stage that rounds, as in the epilogue of a weighted sum, with its context."""
     stage = RequantizeInt16 if call.output.dtype == INT16X4 else Requantize
-    return stage(call.attrs["lo"], call.attrs["hi"]), Around(call.q.zero)
+    return stage(call.attrs["lo"], call.attrs["hi"]), StageContext(call.q.zero)
 
 
-def _spread(call: Call) -> integers.Variance:
+def _form(call: Call) -> integers.Variance:
     found = _variance(call.inputs[0].shape, call.inputs[1].numel, call.attrs, call.inputs[0].dtype)
-    assert found is not None  # `infer` said so
+    assert found is not None  # `_infer` checked it
     return found
 
 
@@ -96,33 +97,34 @@ def _reference(call: Call, arrays: Sequence[Array], centered: bool) -> Array:
     length = _length(x.shape, multiplier.size, call.attrs)
     differences = x.astype(np.int64).reshape(-1, length) - call.zeros[0]
     bits = integers.normal_bits(length, call.output.dtype)
-    normal = integers.normalized(differences, _spread(call), centered, bits).reshape(x.shape)
+    normal = integers.normalized(differences, _form(call), centered, bits).reshape(x.shape)
     if "groups" in call.attrs:
         multiplier, offset = (a.reshape(-1, *(1,) * (x.ndim - 2)) for a in (multiplier, offset))
-    stage, around = _requantize(call)
-    return stage.apply(stage.start(normal, multiplier, offset), around)
+    stage, context = _requantize(call)
+    return stage.apply(stage.start(normal, multiplier, offset), context)
 
 
 def _rows(call: Call) -> rows.Rows:
-    """Rows of words: whole lines of the last dimension."""
+    """The rows, with words as elements. A row consists of lines along the last dimension, each padded to whole
+    words."""
     shape = call.output.shape
     length = _length(shape, call.inputs[1].numel, call.attrs)
     return rows.Rows(call.output.numel // length, length // shape[-1] * -(-shape[-1] // 4), inner=1, vectors=1)
 
 
 def _params(call: Call) -> Params:
-    stage, around = _requantize(call)
-    shape, spread = call.output.shape, _spread(call)
+    stage, context = _requantize(call)
+    shape, form = call.output.shape, _form(call)
     groups, length = call.attrs.get("groups", 1), _length(shape, call.inputs[1].numel, call.attrs)
     return {
-        **stage.fields(around),
+        **stage.fields(context),
         "x_zero": np.int32(call.zeros[0]),
         "length": np.uint32(length),
-        "fraction": np.uint32(spread.fraction),
-        "dropped": np.uint32(spread.dropped),
+        "fraction": np.uint32(form.fraction),
+        "dropped": np.uint32(form.dropped),
         "normal_bits": np.uint32(integers.normal_bits(length, call.output.dtype)),
-        "epsilon_low": np.uint32(spread.epsilon & 0xFFFFFFFF),
-        "epsilon_high": np.uint32(spread.epsilon >> 32),
+        "epsilon_low": np.uint32(form.epsilon & 0xFFFFFFFF),
+        "epsilon_high": np.uint32(form.epsilon >> 32),
         "groups": np.uint32(groups),
         "per_group": np.uint32(shape[1] // groups if len(shape) > 1 else 1),
         "channel_words": np.uint32(math.prod(shape[2:-1]) * -(-shape[-1] // 4)),
@@ -130,17 +132,17 @@ def _params(call: Call) -> Params:
 
 
 MOST_HELD = 4
-"""Most words that a thread holds from its first to its last use. Threads have more where there are many rows, which
-keep a GPU busy as they are."""
+"""The most words of a row for which a thread loads all its words once and holds them in registers. With more words for
+each thread there are many rows, which hide the latency of memory without that."""
 
 
 def _held(call: Call) -> int:
-    """Words of a row's thread."""
+    """The number of words of a row that each thread computes."""
     found = _rows(call)
     return -(-found.length // rows.lanes(found, 1))
 
 
-_SQUARES = {INT8X4: "narrow_squares", INT16X4: "wide_squares"}
+_SQUARES = {INT8X4: "squares_int8", INT16X4: "squares_int16"}
 
 
 def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
@@ -156,7 +158,7 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
     def source(call: Call) -> tuple[str, ...]:
         affine = "of_channel" if of_channels else "of_words" if whole_words(call) else "of_elements"
         row = "held_row" if _held(call) <= MOST_HELD else "streamed_row"
-        length = "q8ta_norm_long" if _spread(call).dropped else "q8ta_norm_short"
+        length = "q8ta_norm_long" if _form(call).dropped else "q8ta_norm_short"
         squares = f"squares={_SQUARES[call.inputs[0].dtype]}"
         return (*stems, length, squares, f"affine_of={affine}", f"take_row={row}")
 
@@ -184,7 +186,7 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
 
 
 def lowering(name: str) -> ToInt8:
-    """`lower` for a float operator."""
+    """`lower` for the float operator `name`."""
     found: Callable[[QuantizedCall], Int8Form | str] = functools.partial(lower, op=f"q8ta_{name}")
     return found
 

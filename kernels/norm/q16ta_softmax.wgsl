@@ -1,51 +1,52 @@
-// Softmax where int16 is read or given (kernels/norm/softmax_int16.py defines it; a file of masks says what takes part).
-// The power of a distance 256 h + l is the product of powers[h] and powers[256 + l], in 2^-31.
+// Softmax with an int16 operand or result, as kernels/norm/softmax_int16.py defines it. The power of a distance 256 h +
+// l is the product of powers[h] and powers[256 + l], in 2^-31. Linked: mask or no_mask.
 fn power_at(distance: u32) -> u32 {
   return wide_product(bitcast<u32>(powers[distance >> 8u]), bitcast<u32>(powers[256u + (distance & 255u)])).y;
 }
 
-// Whether a row of which nothing takes part has equal shares: each has the power of the largest then.
+// Whether all elements of a row have equal weights because all are masked. Each then has the power of distance 0.
 fn is_even(sum: Wide) -> bool { return params.even == 1u && all(sum == Wide(0u)); }
 
-fn shared_by(sum: Wide) -> Wide {
+fn total_of(sum: Wide) -> Wide {
   if (is_even(sum)) { return wide_product(params.length, power_at(0u)); }
   return sum;
 }
 
-// What a row's powers are multiplied with: the quotient of 48 bits by the 24 highest of its sum, a power of two apart.
+// The factor of a row's powers: the dividend of 48 bits divided by the 24 highest bits of the row's sum, times a power
+// of two.
 fn factor_of(sum: Wide) -> f32 {
   let total = select(sum, Wide(max(sum.x, 1u << 30u), 0u), sum.y == 0u);
   let bits = select(firstLeadingBit(total.x) + 1u, firstLeadingBit(total.y) + 33u, total.y > 0u);
   let divisor = wide_right(total, bits - 24u).x;
   let first = params.dividend_high / divisor;
-  let left = ((params.dividend_high - first * divisor) << 8u) | (params.dividend_low >> 8u);
-  let second = left / divisor;
-  let last = (((left - second * divisor) << 8u) | (params.dividend_low & 255u)) / divisor;
+  let remainder = ((params.dividend_high - first * divisor) << 8u) | (params.dividend_low >> 8u);
+  let second = remainder / divisor;
+  let last = (((remainder - second * divisor) << 8u) | (params.dividend_low & 255u)) / divisor;
   let quotient = i32((first << 16u) + (second << 8u) + last);
   return f32(quotient) * bitcast<f32>(u32(params.exponent - i32(bits) + 127) << 23u);
 }
 
-fn share_of(power: u32, factor: f32) -> i32 {
+fn weight_of_power(power: u32, factor: f32) -> i32 {
   return clamp(round_within(f32(i32(power)) * factor, STEPS_LIMIT) + params.zero, params.lo, params.hi);
 }
 
 const LEAST = -32768;
 
-// An element by itself, its row anywhere: elements `inner` apart in order.
+// One element, where a row's elements are `inner` elements apart in memory.
 fn compute(p: vec4<u32>) -> i32 {
   let at = index_WIDTH_PACKED(p, params.y_dims);
   let base = at - at / params.inner % params.length * params.inner;
   let length = loop_end(params.length, at);
   var largest = LEAST;
   for (var k = 0u; k < length; k++) {
-    let place = place_of_element(base + k * params.inner);
-    if (takes_part(place)) { largest = max(largest, x_at(place)); }
+    let q = element_coord(base + k * params.inner);
+    if (is_unmasked(q)) { largest = max(largest, x_at(q)); }
   }
   var sum = Wide(0u);
   for (var k = 0u; k < length; k++) {
-    let place = place_of_element(base + k * params.inner);
-    if (takes_part(place)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(place))), 0u)); }
+    let q = element_coord(base + k * params.inner);
+    if (is_unmasked(q)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(q))), 0u)); }
   }
-  let own = select(0u, power_at(u32(max(largest - x_at(p), 0))), takes_part(p));
-  return share_of(select(own, power_at(0u), is_even(sum)), factor_of(shared_by(sum)));
+  let own = select(0u, power_at(u32(max(largest - x_at(p), 0))), is_unmasked(p));
+  return weight_of_power(select(own, power_at(0u), is_even(sum)), factor_of(total_of(sum)));
 }

@@ -1,10 +1,10 @@
-// Sums of a long row's differences in two words, and distances from the mean without their `dropped` low bits.
+// For long rows of int16: sums of differences have two words, and differences from the mean lose `dropped` low bits.
 alias Sum = Wide;
 fn as_sum(v: i32) -> Sum { return Wide(bitcast<u32>(v), bitcast<u32>(v >> 31u)); }
 fn sums(a: Sum, b: Sum) -> Sum { return wide_sum(a, b); }
 fn mean_of(sum: Sum) -> i32 { return bitcast<i32>((sum.x >> params.dropped) | (sum.y << (32u - params.dropped))); }
 
-// (C sum x'^2 - (sum x')^2) / 4^dropped: the products have three words.
+// (C sum x'^2 - (sum x')^2) / 4^dropped. The products have three words.
 fn variance_of(squares: Wide, sum: Sum) -> Wide {
   let a = wide_product(params.length, squares.x);
   let first = wide_sum(wide_product(params.length, squares.y), Wide(a.y, 0u));

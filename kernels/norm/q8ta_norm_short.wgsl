@@ -1,4 +1,4 @@
-// Sums of a row's differences that fit int32.
+// For rows whose sums of differences fit int32.
 alias Sum = i32;
 fn as_sum(v: i32) -> Sum { return v; }
 fn sums(a: Sum, b: Sum) -> Sum { return a + b; }

@@ -1,4 +1,4 @@
-"""softmax and log_softmax over one dimension, and softmax in int8."""
+"""softmax and log_softmax over one dimension in float32, and softmax in int8."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def _import(op: str) -> Import:
 
 
 def _onnx(op: str) -> Import:
-    """Softmax along a dimension; before opset 13 over that and all behind it."""
+    """The importer of ONNX's Softmax or LogSoftmax. Before opset 13 they are over the attribute's dimension and all
+    later ones together."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
@@ -64,13 +65,22 @@ def _onnx(op: str) -> Import:
 # --- int8 ---
 
 MOST_BITS, FEWEST_BITS = 22, 10
-"""Fraction bits of a power: more change no result, fewer are too coarse for a softmax."""
+"""Bounds of the fraction bits of a power: more bits change no result, and fewer are too coarse for a softmax."""
 
 
 def powers(scale: float, out: float, length: int) -> Array | None:
-    """For each distance d of an int8 from its row's largest, exp(-d * scale) and exp(-d * scale) / out in 2^-F, shape
-    (2, 256). F is such that `length` of the first add up to at most 2^31 and none of the second exceeds 2^30. None
-    where that leaves too few bits."""
+    """The tables of an int8 softmax.
+
+    Args:
+        scale: of the operand.
+        out: scale of the result.
+        length: elements of a row.
+
+    Returns:
+        int32 (2, 256): for each distance d of an element from the row's largest, exp(-d * scale) and
+        exp(-d * scale) / out, in 2^-F. F is such that `length` powers sum to at most 2^31, and that entries of the
+        second table are at most 2^30. None where F would be less than FEWEST_BITS.
+    """
     room = 30 - max(math.ceil(math.log2(length)) - 1, math.ceil(math.log2(1 / out)))
     bits = min(MOST_BITS, room)
     if bits < FEWEST_BITS:
@@ -116,9 +126,9 @@ def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
 
 def _softmax_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x, powers, axis = arrays[0].astype(np.int64), arrays[1].astype(np.int64), call.attrs["dim"]
-    part = mask.spread(arrays[2] != 0, x.shape) if len(arrays) > 2 else np.ones((), bool)
-    distance = np.where(part, x, -128).max(axis, keepdims=True) - x
-    size, real = (np.where(part, table[np.maximum(distance, 0)], 0) for table in powers)
+    unmasked = mask.spread(arrays[2] != 0, x.shape) if len(arrays) > 2 else np.ones((), bool)
+    distance = np.where(unmasked, x, -128).max(axis, keepdims=True) - x
+    size, real = (np.where(unmasked, table[np.maximum(distance, 0)], 0) for table in powers)
     total = size.sum(axis, keepdims=True)
     if call.attrs["even"]:
         real = np.where(total == 0, powers[1, 0], real)
@@ -145,7 +155,7 @@ q8ta_softmax = Op(
     schema={**RANGE, **mask.EVEN, "dim": Attr("int", low=0, high=7)},
     reads=reads_beside_dim,
     kernels=(
-        # by words where these run along the rows, else by elements
+        # by words if they lie along the rows, else by elements
         rows.int8_kernel(
             "q8ta_softmax.rows", ("q8ta_softmax_rows", "mask"), rows.of_words, _int8_params, 3, rows.are_words
         ),
@@ -161,10 +171,10 @@ q8ta_softmax = Op(
     ),
     work=lambda call: 3 * call.output.numel,
 )
-"""y = (P[d] + S/2) / S + zero, where d is an element's distance from the largest of its row, S is the sum of the powers
-p[d] of the row, and P[d] is p[d] in steps of the result. Except for the rounding of the powers, a result is the exact
-one, rounded: tables have none of the error of polynomials (I-BERT, I-ViT). Elements with mask 0 take no part. A row
-without others is all zeros or, with `even`, has equal shares."""
+"""y = (P[d] + S/2) / S + zero. d is an element's distance from the largest element of its row, S is the sum of the
+powers p[d] of the row, and P[d] is p[d] in steps of the result. Except for the rounding of powers, a result is the
+exact one, rounded: tables do not have the error of polynomials (I-BERT, I-ViT). Elements whose mask is 0 have weight 0.
+The weights of a row in which all are masked are zeros or, with `even`, equal."""
 
 
 def _op(name: str, log: bool) -> Op:

@@ -1,7 +1,8 @@
-// A team of threads computes a row of items `inner` apart; LOG = 1 gives the logarithm. Lanes find their largest element
-// and the sum of exponentials relative to it, which merge like those of Milakov and Gimelshein 2018.
+// A team of threads computes a row, whose items are `inner` apart; with LOG = 1 the logarithm. Each thread computes its
+// largest element and the sum of exponentials relative to it. These are merged as by Milakov and Gimelshein (2018).
 
-// (largest, sum). An empty lane's largest is finite, so that no infinity is taken from another.
+// (largest, sum). The largest of a thread without elements is finite: infinities must not be subtracted from each
+// other.
 alias Partial = vec2<f32>;
 const LOWEST = -3.4028234e38;
 
@@ -17,14 +18,14 @@ fn take_row(team: Team) {
   for (var k = team.lane; k < params.items; k += LANES) { largest = max(largest, largest_of(x[base + k * params.inner])); }
   var sum = 0.0;
   for (var k = team.lane; k < params.items; k += LANES) { sum += sum_of(exp(x[base + k * params.inner] - largest)); }
-  let whole = reduced(team.thread, Partial(largest, sum));
+  let merged = reduced(team.thread, Partial(largest, sum));
   if (!team.stores) { return; }
 
-  let factor = 1.0 / whole.y;
-  let log_sum = select(log(whole.y), -factor, whole.y == 0.0);  // some devices' logarithm of 0 is finite
+  let factor = 1.0 / merged.y;
+  let log_sum = select(log(merged.y), -factor, merged.y == 0.0);  // some devices' logarithm of 0 is finite
   for (var k = team.lane; k < params.items; k += LANES) {
     let at = base + k * params.inner;
-    let shifted = x[at] - whole.x;
+    let shifted = x[at] - merged.x;
     if (LOG == 1u) {
       y[at] = shifted - log_sum;
     } else {

@@ -1,4 +1,4 @@
-"""Softmax of int16, or of int8 to int16: exponentials as products of two table entries, in 2^-31."""
+"""q16ta_softmax: softmax with an int16 operand or result. Exponentials are products of two table entries, in 2^-31."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, reads_besid
 from q8ta_wgpu.kernels.lib import mask, rows
 
 POWER = 31
-"""Fraction bits of a power. Those of a distance 256 h + l are A[h] * B[l] / 2^32."""
+"""Fraction bits of a power. The power of a distance 256 h + l is A[h] * B[l] / 2^32."""
 
 QUOTIENT, DIVISOR = 48, 24
-"""Bits of the dividend, 1 / scale of the result, and of the sum that divides it."""
+"""Bits of the dividend, which is 1 / scale of the result, and of its divisor, the sum of a row."""
 
 MOST = 2.0**40
-"""Largest 1 / scale of a result."""
+"""The largest 1 / scale of a result."""
 
 
 def powers(scale: float) -> Array:
-    """A and B as the bits of int32, (2, 256): exp(-256 h scale) in 2^-31 and exp(-l scale) in 2^-32."""
+    """The tables A and B, uint32 as the bits of int32 (2, 256): exp(-256 * h * scale) in 2^-31 and exp(-l * scale) in
+    2^-32, for the scale of the operand."""
     distance = np.arange(256, dtype=np.float64) * scale
     a, b = np.rint(np.exp(-256 * distance) * 2.0**POWER), np.rint(np.exp(-distance) * 2.0**32)
     return np.stack((a, np.minimum(b, 2.0**32 - 1))).astype(np.uint32).view(np.int32)
 
 
 def lower(call: QuantizedCall) -> Int8Form | str:
-    """The form of a softmax with an int16 operand or result."""
+    """The int8 form of a softmax with an int16 operand or result, or the reason why there is none."""
     x, y, shape, dim = call.q[0], call.out, call.inputs[0].shape, call.attrs["dim"]
     assert x is not None and y is not None
     if text := rows.too_long(shape, dim):
@@ -62,16 +63,16 @@ def _valid_powers(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _dividend(call: Call) -> tuple[int, int]:
-    """1 / scale of the result as mantissa * 2^exponent, the mantissa of QUOTIENT bits."""
+    """(mantissa, exponent) with 1 / scale of the result = mantissa * 2^exponent. The mantissa has QUOTIENT bits."""
     fraction, exponent = math.frexp(call.attrs["inverse"])
     return min(round(math.ldexp(fraction, QUOTIENT)), (1 << QUOTIENT) - 1), exponent - QUOTIENT
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, (a, b), axis = arrays[0].astype(np.int64), arrays[1].view(np.uint32).astype(np.uint64), call.attrs["dim"]
-    part = mask.spread(arrays[2] != 0, x.shape) if len(arrays) > 2 else np.ones((), bool)
-    distance = np.maximum(np.where(part, x, -(1 << 15)).max(axis, keepdims=True) - x, 0)
-    found = np.where(part, a[distance >> 8] * b[distance & 255] >> np.uint64(32), 0).astype(np.int64)
+    unmasked = mask.spread(arrays[2] != 0, x.shape) if len(arrays) > 2 else np.ones((), bool)
+    distance = np.maximum(np.where(unmasked, x, -(1 << 15)).max(axis, keepdims=True) - x, 0)
+    found = np.where(unmasked, a[distance >> 8] * b[distance & 255] >> np.uint64(32), 0).astype(np.int64)
     if call.attrs["even"]:
         found = np.where(found.sum(axis, keepdims=True) == 0, int(a[0] * b[0] >> np.uint64(32)), found)
     total = np.maximum(found.sum(axis, keepdims=True), 1 << (POWER - 1))

@@ -1,1 +1,1 @@
-"""Pooling over windows: maximum, average, adaptive average."""
+"""Pooling over windows: maxima and averages, with windows of a given size or for a given output size."""

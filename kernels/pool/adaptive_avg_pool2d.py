@@ -1,4 +1,4 @@
-"""adaptive_avg_pool2d and its int8 form; adaptive_avg_pool1d goes through it."""
+"""adaptive_avg_pool2d and its int8 form. adaptive_avg_pool1d is imported as it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _adaptive_int8(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _adaptive_params(call: Call) -> Params:
-    """Uniform fields. Window heights and widths are floor(input/output) and the next two integers; multipliers_i has
-    those of height i."""
+    """Uniform fields. Windows have three heights and three widths: floor(input / output) and the next two integers.
+    multipliers_i has the multipliers of windows of height i, by width."""
     fields = dict(average.params(call))
     smallest = [d // o for d, o in zip(call.inputs[0].shape[-2:], call.attrs["output_size"], strict=True)]
     for i in range(3):
@@ -75,7 +75,7 @@ def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """The average of each channel."""
+    """ONNX's GlobalAveragePool: the average of each channel."""
     x = args["inputs"][0]
     rank = len(b.type(x).shape)
     if rank == 4:

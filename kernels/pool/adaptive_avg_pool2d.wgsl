@@ -5,7 +5,8 @@ fn window(p: vec4<u32>) -> Window {
   return Window(vec4<u32>(p.xy, first), vec4<u32>(p.xy + 1u, last), counted.x * counted.y);
 }
 
-// Windows take three heights and three widths at most, from floor(input/output) on: a row of multipliers for each height.
+// Windows have at most three heights and three widths, from floor(input / output) on. Each height has its multipliers
+// in a field.
 fn multiplier_of(w: Window) -> f32 {
   let at = w.end.zw - w.start.zw - params.x_dims.zw / params.y_dims.zw;
   var row = params.multipliers_0;

@@ -1,4 +1,4 @@
-"""What average pooling and reductions share: how a windowed sum of integers is lowered, its reference and kernels."""
+"""Code that average pooling and reductions share: lowering, reference and kernels of integer sums over windows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels, share
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
-"""WGSL files of averages over windows of 4C, for `channels.kernel`."""
+"""WGSL files of averages over windows in 4C, for `channels.kernel`."""
 
 WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
 """Threads of a workgroup that averages whole images, and the number of such workgroups that keeps a large GPU busy."""
 
 LARGEST_RATIO = 1e36
-"""Of the scales of operand and result: 256 times as much is a float32."""
+"""The largest ratio of the scales of operand and result. 256 times as much still fits float32."""
 
 UNROLLED = 4
 """Pixels that a thread adds in a turn."""
 
 RATIO: Mapping[str, Attr] = {**WIDE_RANGE, "ratio": Attr("float", low=0, high=LARGEST_RATIO)}
-"""Attributes for a divisor that follows from the input size: `ratio` is s_x/s_y, the multiplier f32(ratio/divisor)."""
+"""Attributes of an average whose divisor depends on the input's size: `ratio` is s_x / s_y, and the multiplier is
+f32(ratio / divisor)."""
 
 
 def ratio_of(call: QuantizedCall, count: int) -> float | str:
-    """s_x/s_y in float64, or why a sum of `count` elements has no int8 form."""
+    """s_x / s_y in float64, or the reason why a sum of `count` elements has no int8 form."""
     x, y = call.q[0], call.out
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
@@ -47,18 +48,26 @@ def ratio_of(call: QuantizedCall, count: int) -> float | str:
 
 
 def too_many(count: int) -> str:
-    """Why a sum of `count` differences of int8, or of the high bytes of int16, could pass int32; empty if it cannot."""
+    """Why a sum of `count` elements could pass int32; empty if it cannot. Elements are differences of int8 values from
+    their zero point, or high bytes of such differences of int16."""
     return f"a sum of {count} elements could pass int32" if count * 256 > arithmetic.INT32_MAX else ""
 
 
 def _is_short(call: Call, extents: share.Extents) -> bool:
-    """Whether sums of as many elements fit int32."""
+    """Whether sums over windows of these extents fit int32."""
     q = call.inputs[0].q
     return q is None or math.prod(extents) * q.span <= arithmetic.INT32_MAX
 
 
 def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | str:
-    """The int8 form whose multiplier follows from `ratio` and the input size."""
+    """The int8 form with the attribute `ratio`, or the reason why there is none.
+
+    Args:
+        call: the quantized call.
+        op: name of the int8 operator.
+        attrs: its other attributes.
+        count: elements of the largest window.
+    """
     ratio = ratio_of(call, count)
     if isinstance(ratio, str):
         return ratio
@@ -68,8 +77,15 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | 
 def kernels(
     op: str, window: str, params: Callable[[Call], Params], extents: Callable[[Call], share.Extents]
 ) -> tuple[Kernel, ...]:
-    """The kernels of an average by elements: `window` is the file of its windows, of `extents`. Integers have two more,
-    for sums that may pass int32."""
+    """The kernels of an average that compute element by element. Those of integers include kernels for sums that may
+    pass int32.
+
+    Args:
+        op: name of the operator.
+        window: WGSL file that defines its windows.
+        params: uniform fields.
+        extents: extents of the largest window of a call.
+    """
     short = Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params)
     if not op.startswith("q8ta_"):
         return share.kernels(short, extents, share.pays_for_few(extents))
@@ -77,7 +93,8 @@ def kernels(
     long = Kernel(f"{op}.long", (window, "windows", "average_long", "map"), (ANY_INT8,), ANY_INT8, params=params)
 
     def pays(call: Call, target: Target) -> bool:
-        """Of int16, which has no kernel for whole images: one thread a result took 1.7 ms of an H200 for 100 MB."""
+        """Teams of threads pay for large windows of int16, which has no kernel for whole images: with one thread for
+        each result, 100 MB took 1.7 ms on an H200."""
         large = math.prod(extents(call)) >= share.SHARED_FROM
         return large and target.shares_memory and call.inputs[0].dtype == INT16X4
 
@@ -85,12 +102,14 @@ def kernels(
 
 
 def multiplier(ratio: float, divisor: Any) -> Any:
-    """f32(ratio/divisor), divided in float64: the same on every host."""
+    """f32(ratio / divisor) for one or more divisors. It is divided in float64, so that all hosts get the same
+    number."""
     return np.asarray(ratio / np.asarray(divisor, np.float64), np.float32)
 
 
 def requantize(call: Call, sums: Array, factor: Array) -> Array:
-    """Sums of (q - z_x) times a float32 multiplier, as stored in the output. Sums past int32 lose their 8 low bits."""
+    """The stored result of an average: sums of (q - z_x), int64, times float32 multipliers. Sums past int32 lose their
+    8 low bits."""
     fits = sums == sums.astype(np.int32)
     sums, factor = np.where(fits, sums, sums >> 8), np.where(fits, factor, factor * np.float32(256))
     return arithmetic.stored(call, arithmetic.scaled_steps(sums, factor))
@@ -102,8 +121,8 @@ def params(call: Call) -> Params:
 
 
 def _run_bits(call: Call) -> int:
-    """log2 of the adjacent Words that a workgroup averages: runs of 128 bytes, shorter for few images or for images so
-    large that a thread would take too many turns."""
+    """log2 of the number of adjacent Words that a workgroup averages: a run of 128 bytes. It is less for few images,
+    and for images so large that a thread would take too many turns."""
     count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else 5
     least = bits - 2
     while bits > 0 and (1 << bits) > count:
@@ -116,13 +135,13 @@ def _run_bits(call: Call) -> int:
 
 
 def _turns(call: Call, bits: int) -> int:
-    """Turns of a thread, of UNROLLED pixels each."""
+    """The loop turns of a thread. In each it adds UNROLLED pixels."""
     _, _, h, w = dims(call.inputs[0])
     return -(-h * w // (UNROLLED * (WORKGROUP >> bits)))
 
 
 def _shares_work(call: Call, target: Target) -> bool:
-    """Whether threads share an image: not on a CPU, where they gain nothing and barriers are slow."""
+    """Whether threads share an image. On CPUs that gains nothing, and barriers are slow."""
     return target.shares_memory
 
 
@@ -133,8 +152,15 @@ def image_kernel(
     supports: Callable[[Call, Target], bool],
     output: LayoutSet,
 ) -> Kernel:
-    """A kernel for averages of whole images in 4C, with many threads for each image. 4C of 1x1 and 4W of (N, C) are the
-    same bytes."""
+    """The kernel for averages of whole images in 4C, with many threads for each image.
+
+    Args:
+        name: of the kernel.
+        params_of: uniform fields.
+        multiplier_of: the multiplier of a call.
+        supports: as for Kernel.
+        output: layout of the result: 4C of 1x1 images, or 4W of (N, C), which has the same bytes.
+    """
 
     def fields(call: Call) -> Params:
         n, _, h, w = dims(call.inputs[0])

@@ -1,4 +1,5 @@
-// Integer average of the elements in window(p), four channels a word: sums of (x - x_zero) times multiplier_of(window).
+// The integer average of the elements in window(p), word by word in 4C: sums of (x - x_zero) times
+// multiplier_of(window).
 const ITEMS = 1u;
 
 fn words_of(p: vec4<u32>) -> Words {
@@ -10,7 +11,7 @@ fn words_of(p: vec4<u32>) -> Words {
   return averaged(sum, (w.end.z - w.start.z) * (w.end.w - w.start.w), multiplier_of(w));
 }
 
-// Sums of `count` elements with their zero points, as words of the result.
+// Words of the result from sums of `count` elements, which include their zero points.
 fn averaged(sum: Lanes, count: u32, multiplier: f32) -> Words {
   let zeros = Ints(i32(count) * params.x_zero);
   return average_lane(sum.a - zeros, multiplier) | (average_lane(sum.b - zeros, multiplier) << Words(8u)) |

@@ -1,6 +1,6 @@
-// The integer average of whole images of 4C: 2^params.run_bits Words in each workgroup. Its other threads share the
-// pixels, each adds every n-th one, and then their sums are added up. Result: the Words of an image's channels,
-// adjacent.
+// The integer average of whole images in 4C. A workgroup averages 2^params.run_bits adjacent Words of the channels.
+// Several threads share the pixels of a Word: each adds every n-th pixel, and then their sums are added. The result has
+// the Words of an image's channels one after another.
 const THREADS = 128u;
 const UNROLLED = 4u;
 var<workgroup> partial: array<Lanes, THREADS>;

@@ -1,4 +1,5 @@
-// The same where sums of int16 may pass int32: in 256 and in 1. Those that do pass it lose their 8 low bits.
+// The same for sums of int16 that may pass int32: high bytes and low bytes are summed separately. A sum past int32
+// loses its 8 low bits.
 alias Partial = vec2<i32>;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 fn first_item(start: vec4<u32>) -> Partial { return Partial(0); }

@@ -1,4 +1,4 @@
-// Integer average of the elements in window(p) (windows.wgsl): sum of (x - x_zero) times multiplier_of(window).
+// The integer average of the elements in window(p) (windows.wgsl): the sum of (x - x_zero) times multiplier_of(window).
 alias Partial = i32;
 fn merge(a: i32, b: i32) -> i32 { return a + b; }
 fn first_item(start: vec4<u32>) -> i32 { return 0; }

@@ -26,14 +26,14 @@ MOST_MULTIPLIERS = 1 << 16
 
 
 def _fixed_divisor(attrs: Attrs) -> int:
-    """The divisor if it is the same for every window, else 0: it depends on what a window covers."""
+    """The divisor if it is the same for every window; 0 if it depends on how much of a window lies inside."""
     covers_all = not attrs["ceil_mode"] and (attrs["count_include_pad"] or not any(attrs["padding"]))
     height, width = attrs["kernel"]
     return int(attrs["divisor_override"] or (height * width if covers_all else 0))
 
 
 def _averaged(call: Call, x: Array) -> tuple[Array, Array]:
-    """Sums over the windows of avg_pool2d, and the divisor of each."""
+    """(sums, divisors) of all windows."""
     shape, attrs = call.inputs[0].shape, call.attrs
     spans = [pooling.spans(shape, attrs, axis) for axis in (0, 1)]
     if fixed := _fixed_divisor(attrs):
@@ -67,13 +67,13 @@ def _avg_pool_params(call: Call) -> Params:
 
 
 def _multipliers(attrs: Attrs) -> int:
-    """Number of multipliers of the int8 form: one for each divisor that a window may have."""
+    """The number of multipliers of the int8 form: one for each divisor that a window may have."""
     height, width = attrs["kernel"]
     return 1 if _fixed_divisor(attrs) else min(height * width, MOST_MULTIPLIERS)
 
 
 def _counted(shape: Shape, attrs: Attrs) -> int:
-    """Elements of the largest window, padding included."""
+    """The number of elements of the largest window, padding included."""
     before, after, sizes = attrs["padding"][:2], attrs["padding"][2:], shape[-2:]
     return math.prod(map(min, attrs["kernel"], map(sum, zip(sizes, before, after, strict=True))))
 
@@ -116,8 +116,8 @@ def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("avg_pool2d", (args["self"],), attrs)
 
 
-def _counts_whole(args: Mapping[str, Any]) -> bool:
-    """Whether a window's divisor is no product of one number for each dimension."""
+def _has_joint_divisor(args: Mapping[str, Any]) -> bool:
+    """Whether the divisor of a window is not a product of one number for each dimension."""
     return bool(args.get("divisor_override"))
 
 
@@ -133,7 +133,7 @@ avg_pool2d = Op(
     kernels=average.kernels("avg_pool2d", "avg_pool2d", _avg_pool_params, pooling.extents),
     aten={
         "aten.avg_pool2d.default": _import_avg_pool,
-        "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _counts_whole),
+        "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _has_joint_divisor),
         "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
     },
     onnx={"AveragePool": pooling.onnx_rule("avg_pool", fill=0.0)},

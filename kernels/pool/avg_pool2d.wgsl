@@ -10,7 +10,7 @@ fn window(p: vec4<u32>) -> Window {
     select(counted.x * counted.y, params.divisor, params.divisor != 0u));
 }
 
-// One multiplier for a fixed divisor, else one for each divisor from 1 on.
+// There is one multiplier for a fixed divisor, or one for each divisor from 1 on.
 fn multiplier_of(w: Window) -> f32 {
   return multiplier[select(w.divisor - 1u, 0u, params.divisor != 0u)];
 }

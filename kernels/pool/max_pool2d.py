@@ -48,17 +48,18 @@ def _import_max_pool(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_with_indices(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """The largest, and if `places` are read where in their images they lie: by the places of the largest in windows,
-    which beyond an edge repeat it, so that it comes first where it did. Dilated windows, and those of ceil_mode, have
-    no places here."""
+    """max_pool2d_with_indices. Its second result, the index of each maximum in its image, is computed only if the
+    argument `indices` says that it is read: windows are unfolded, and argmax gives the index within a window. Padding
+    repeats the element at the edge, so that this element still comes first in the window. Indices of dilated windows,
+    and with ceil_mode, are not supported."""
     values, x, shape = _import_max_pool(b, args), str(args["self"]), b.type(args["self"]).shape
     attrs = {**pooling.pool_attrs(args), "dilation": pooling.two(args["dilation"])}
-    if not args.get("places") or attrs["ceil_mode"] or attrs["dilation"] != (1, 1):
+    if not args.get("indices") or attrs["ceil_mode"] or attrs["dilation"] != (1, 1):
         return [values]
     padding, width = attrs["padding"], shape[-1]
     if any(padding):
-        around = [padding[1], padding[3], padding[0], padding[2]]
-        x = b.aten("aten.replication_pad2d.default", {"self": x, "padding": around})
+        sides = [padding[1], padding[3], padding[0], padding[2]]
+        x = b.aten("aten.replication_pad2d.default", {"self": x, "padding": sides})
     for dim in (-2, -1):
         sizes = {"size": attrs["kernel"][dim], "step": attrs["stride"][dim]}
         x = b.aten("aten.unfold.default", {"self": x, "dimension": len(shape) + dim, **sizes})
@@ -76,22 +77,24 @@ def _import_with_indices(b: Builder, args: Mapping[str, Any]) -> list[str]:
 
 
 def _import_unpool(b: Builder, args: Mapping[str, Any]) -> str:
-    """Each value repeated over its window, `kernel`, which is no part of another, and kept where its place is."""
+    """max_unpool2d, whose windows `kernel` do not overlap. Each value is repeated over its window, and all are set to 0
+    except the one whose position equals the value's index."""
     height, width = b.type(args["self"]).shape[-2:]
     kernel, size = args["kernel"], tuple(args["output_size"])
     covered = (height * kernel[0], width * kernel[1])
     if any(c > s for c, s in zip(covered, size, strict=True)):
         raise b.refuse(f"its windows cover {covered}, more than its result's {size}")
-    wide = [
+    repeated = [
         b.aten("aten.upsample_nearest2d.vec", {"input": x, "output_size": list(covered), "scale_factors": None})
         for x in (args["self"], args["indices"])
     ]
-    places = np.arange(covered[0])[:, None] * size[1] + np.arange(covered[1])
-    here = b.aten("aten.eq.Tensor", {"self": wide[1], "other": b.constant(places.astype(np.float32), "places")})
-    found: str = b.aten("aten.where.self", {"condition": b.truth(here), "self": wide[0], "other": 0.0})
+    positions = np.arange(covered[0])[:, None] * size[1] + np.arange(covered[1])
+    other = b.constant(positions.astype(np.float32), "positions")
+    equal = b.aten("aten.eq.Tensor", {"self": repeated[1], "other": other})
+    found: str = b.aten("aten.where.self", {"condition": b.truth(equal), "self": repeated[0], "other": 0.0})
     if size != covered:
-        around = [0, size[1] - covered[1], 0, size[0] - covered[0]]
-        found = b.aten("aten.constant_pad_nd.default", {"self": found, "pad": around, "value": 0.0})
+        pad = [0, size[1] - covered[1], 0, size[0] - covered[0]]
+        found = b.aten("aten.constant_pad_nd.default", {"self": found, "pad": pad, "value": 0.0})
     return found
 
 
@@ -108,7 +111,7 @@ def _adaptive(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """torch's second result, the places of the largest, is not supported."""
+    """adaptive_max_pool2d. Its second result in torch, the indices of the maxima, is not supported."""
     return [b.emit("adaptive_max_pool2d", (args["self"],), {"output_size": pooling.two(args["output_size"])})]
 
 

@@ -1,7 +1,7 @@
 alias Partial = Element;
 fn merge(a: Partial, b: Partial) -> Partial { return maximum(a, b); }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let area = taps_of(p);
   let steps = vec4<i32>(STEPS);
   var largest = bitcast<Element>(params.lowest);
@@ -31,7 +31,7 @@ fn words_of(p: vec4<u32>) -> Words {
   return lowered(largest);
 }
 
-// Taps in the padding are left out; with none left the result is the lowest value.
+// Taps in the padding are ignored. If all are in the padding, the result is the lowest value.
 fn first_tap(begin: i32, dilation: i32) -> i32 {
   return select(0i, (dilation - 1i - begin) / dilation, begin < 0i);
 }
@@ -40,7 +40,7 @@ fn last_tap(begin: i32, size: i32, kernel: i32, dilation: i32) -> i32 {
   return min(kernel, (max(size - begin, 0i) + dilation - 1i) / dilation);
 }
 
-// Where tap (0, 0) lies, and the taps inside the image.
+// The position of tap (0, 0), and the range of taps inside the image.
 struct Taps { begin: vec2<i32>, first: vec2<i32>, last: vec2<i32> }
 
 fn taps_of(p: vec4<u32>) -> Taps {

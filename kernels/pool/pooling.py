@@ -1,4 +1,5 @@
-"""What the pooling operators share: windows along height and width, their sums, and 1-D pooling as images."""
+"""Code that pooling operators share: windows along height and width, their sums, and importers of 1-D and 3-D
+pooling."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ def require_image(op: str, shape: Shape) -> None:
 
 
 def reach(attrs: Attrs, axis: int) -> int:
-    """Elements from the first tap of a window along height (0) or width (1) to its last."""
+    """The number of elements from the first to the last tap of a window, along height (0) or width (1)."""
     return int(attrs.get("dilation", (1, 1))[axis] * (attrs["kernel"][axis] - 1) + 1)
 
 
 def _windows(shape: Shape, attrs: Attrs, axis: int) -> int:
-    """Number of windows along an axis. With ceil_mode the last one may reach past the padding, by less than a stride,
-    and none starts beyond the image and the padding before it."""
+    """The number of windows along height (0) or width (1). With ceil_mode the last window may extend past the padding
+    by less than a stride, but it must start inside the image or the padding before it."""
     size, stride, span = shape[-2 + axis], attrs["stride"][axis], reach(attrs, axis)
     before, after = attrs["padding"][axis], attrs["padding"][axis + 2]
     free = size + before + after - span
@@ -52,30 +53,29 @@ def _windows(shape: Shape, attrs: Attrs, axis: int) -> int:
 
 
 def spans(shape: Shape, attrs: Attrs, axis: int) -> list[tuple[int, int]]:
-    """(begin, end) of every window along height (0) or width (1), the image starting at 0.
-
-    Windows may reach past the image, and with ceil_mode past the padding.
-    """
+    """(begin, end) of every window along height (0) or width (1). The image starts at 0. Windows may extend past the
+    image, and with ceil_mode past the padding."""
     starts = (i * attrs["stride"][axis] - attrs["padding"][axis] for i in range(_windows(shape, attrs, axis)))
     return [(start, start + reach(attrs, axis)) for start in starts]
 
 
 def infer_pool(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of pooling with a window: any dtype. Raises GraphError where the window does not fit."""
+    """The shape rule of pooling with windows of a given size. The dtype stays the same. Raises GraphError where a
+    window does not fit."""
     shape = types[0].shape
     require_image("pooling", shape)
     return (*shape[:-2], *(_windows(shape, attrs, axis) for axis in (0, 1))), types[0].dtype
 
 
 def reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
-    """`Op.reads` of pooling with a window: what windows first..last cover."""
+    """`Op.reads` of pooling: the range that windows first..last cover."""
     i = axis - 2
     stride, before = call.attrs["stride"][i], call.attrs["padding"][i]
     return first * stride - before, last * stride - before + reach(call.attrs, i) - 1
 
 
 def extents(call: Call) -> share.Extents:
-    """Turns of the loops over a window; taps outside the image are skipped."""
+    """The turns of the loops over a window. Taps outside of the image take no turn."""
     height, width = (min(k, d) for k, d in zip(call.attrs["kernel"], call.inputs[0].shape[-2:], strict=True))
     return height, width
 
@@ -86,7 +86,7 @@ def turns(call: Call) -> int:
 
 
 def work(call: Call) -> int:
-    """`Op.work` of pooling with a window."""
+    """`Op.work` of pooling."""
     return int(call.output.numel * math.prod(extents(call)))
 
 
@@ -101,13 +101,14 @@ def window_params(call: Call) -> dict[str, Any]:
 
 
 def window_sums(x: Array, rows: Sequence[tuple[int, int]], columns: Sequence[tuple[int, int]]) -> Array:
-    """Sums over every window, in float64 or int64. Elements outside the image add 0."""
+    """Sums of `x` over every window, given by the (begin, end) of its rows and columns. Elements outside of the image
+    count as 0."""
     x = np.stack([x[..., max(a, 0) : b, :].sum(-2) for a, b in rows], -2)
     return np.stack([x[..., max(a, 0) : b].sum(-1) for a, b in columns], -1)
 
 
 def adaptive_shape(op: str, shape: Shape, size: Shape) -> Shape:
-    """The shape rule of pooling to a size. Raises GraphError where indices would pass 32 bits."""
+    """The shape rule of pooling to the output size `size`. Raises GraphError where indices would pass 32 bits."""
     require_image(op, shape)
     if any((s + 1) * (d + 1) > 2**31 for s, d in zip(size, shape[-2:], strict=True)):
         raise GraphError(f"{op} from {shape[-2:]} to {size} is too large for 32-bit positions")
@@ -115,28 +116,28 @@ def adaptive_shape(op: str, shape: Shape, size: Shape) -> Shape:
 
 
 def adaptive_spans(size: int, out: int) -> list[tuple[int, int]]:
-    """(begin, end) of every window when `size` elements are pooled to `out`."""
+    """(begin, end) of every window if `size` elements are pooled to `out`."""
     return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 
 def adaptive_window(shape: Shape, attrs: Attrs) -> tuple[int, int]:
-    """Height and width of the largest window when pooling to a size."""
+    """(height, width) of the largest window of pooling to an output size."""
     (height, width), (oh, ow) = shape[-2:], attrs["output_size"]
     return height // oh + 2, width // ow + 2
 
 
 def adaptive_extents(call: Call) -> share.Extents:
-    """Turns of the loops over a window when pooling to a size."""
+    """The turns of the loops over a window of pooling to an output size."""
     return adaptive_window(call.inputs[0].shape, call.attrs)
 
 
 def two(values: Sequence[int]) -> tuple[int, int]:
-    """aten's one or two numbers for height and width."""
+    """(height, width) from aten's one or two numbers."""
     return (values[0], values[-1])
 
 
 def pool_attrs(args: Mapping[str, Any]) -> dict[str, Any]:
-    """aten's kernel_size, stride (empty: the kernel's) and padding."""
+    """The attributes of SCHEMA from aten's arguments. An empty stride is that of the kernel's size."""
     kernel, padding = two(args["kernel_size"]), two(args["padding"])
     return {
         "kernel": kernel,
@@ -150,8 +151,13 @@ _HEIGHT_ONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "outp
 
 
 def onnx_rule(name: str, **arguments: Any) -> Import:
-    """The importer of ONNX's pooling: `name` is aten's, such as `max_pool`. Padding that aten cannot say is added
-    before, of the value that `arguments` gives as `fill`."""
+    """The importer of ONNX's pooling of one to three dimensions. Padding that aten does not have becomes a Pad before
+    it.
+
+    Args:
+        name: aten's name without dimensions: `max_pool` or `avg_pool`.
+        arguments: `fill`, the value to pad with.
+    """
     fill = arguments.pop("fill")
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
@@ -174,45 +180,48 @@ def onnx_rule(name: str, **arguments: Any) -> Import:
         if pads[:rank] != pads[rank:]:
             if name == "avg_pool" and not counts:
                 raise b.refuse(f"averages of windows padded unevenly are supported for images alone, found pads {pads}")
-            around = [0, 0, *pads[:rank], 0, 0, *pads[rank:]]
-            x, pads = (
-                b.onnx("Pad", (x, None, b.constant(np.asarray(fill, np.float32))), pads=around, mode="constant"),
-                [0] * 2 * rank,
-            )
-        given = {"self": x, "kernel_size": kernel, "stride": found["stride"], "padding": pads[:rank], "ceil_mode": ceil}
+            value = b.constant(np.asarray(fill, np.float32))
+            x = b.onnx("Pad", (x, None, value), pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant")
+            pads = [0] * 2 * rank
+        window = {"kernel_size": kernel, "stride": found["stride"], "padding": pads[:rank], "ceil_mode": ceil}
         more = {"dilation": dilation} if name == "max_pool" else {"count_include_pad": counts}
-        return str(b.aten(f"aten.{name}{rank}d.default", {**given, **more}))
+        return str(b.aten(f"aten.{name}{rank}d.default", {"self": x, **window, **more}))
 
     return rule
 
 
 def one_dimensional(rule: Import) -> Import:
-    """An importer for (..., length) inputs, as images of height 1."""
+    """The importer of 1-D pooling, from `rule`, the importer of 2-D pooling: images have height 1. Refuses inputs of
+    other than two or three dimensions."""
 
-    def wide(b: Builder, args: Mapping[str, Any]) -> str:
+    def imported(b: Builder, args: Mapping[str, Any]) -> str:
         shape = b.type(args["self"]).shape
         if not 2 <= len(shape) <= 3:
             raise b.refuse(f"1-D pooling takes a 2-D or 3-D input, found shape {shape}")
-        keep = (0,) * (len(shape) - 1)
+        lead = (0,) * (len(shape) - 1)
         lists = {key: [one, *args[key]] for key, one in _HEIGHT_ONE.items() if args.get(key)}
-        image = b.emit("view", (args["self"],), {"shape": (*keep, 1, -1)})
+        image = b.emit("view", (args["self"],), {"shape": (*lead, 1, -1)})
         y = rule(b, {**args, **lists, "self": image})
         assert isinstance(y, str)
-        return b.emit("view", (y,), {"shape": (*keep, -1)})
+        return b.emit("view", (y,), {"shape": (*lead, -1)})
 
-    return wide
+    return imported
 
 
 def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] = lambda args: False) -> Import:
-    """An importer for 3-D pooling: along height and width with the depth as channels, then along the depth. `joint`
-    says for which calls that is not possible."""
+    """The importer of 3-D pooling, from `rule`, the importer of 2-D pooling. It pools along height and width with the
+    slices along depth as channels, then along depth. Refuses calls for which `joint` says that the two do not
+    separate."""
 
-    def deep(b: Builder, args: Mapping[str, Any]) -> str:
+    def imported(b: Builder, args: Mapping[str, Any]) -> str:
         lists = {key: list(args[key]) for key in _HEIGHT_ONE if isinstance(args.get(key), (list, tuple)) and args[key]}
         lists = {key: numbers * 3 if len(numbers) == 1 else numbers for key, numbers in lists.items()}
         along = [any(numbers[i] != _HEIGHT_ONE[key] for key, numbers in lists.items()) for i in range(3)]
         if along[0] and any(along[1:]) and joint(args):
-            raise b.refuse("its windows are counted whole: 3-D pooling so is supported along the depth or beside it")
+            raise b.refuse(
+                "it has a divisor_override: 3-D pooling with one is supported along the depth only, or along height "
+                "and width only"
+            )
         y, lead = str(args["self"]), [0] * (len(b.type(args["self"]).shape) - 4)
         if any(along[1:]) or not along[0]:
             channels, depth = b.type(y).shape[-4:-2]
@@ -227,28 +236,28 @@ def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] =
             y = b.emit("view", (y,), {"shape": (*lead, channels, -1, height, width)})
         return y
 
-    return deep
+    return imported
 
 
 def volumes_to_size(rule: Callable[[Builder, Mapping[str, Any]], list[str]]) -> Import:
-    """An importer for volumes whose pooling separates by dimension: the images of all depths first, then along the
-    depth."""
+    """The importer of 3-D pooling to an output size, from `rule`, the importer of 2-D pooling to a size. It pools along
+    height and width first, then along depth."""
 
-    def deep(b: Builder, args: Mapping[str, Any]) -> list[str]:
-        x, (made, rows, columns) = args["self"], args["output_size"]
+    def imported(b: Builder, args: Mapping[str, Any]) -> list[str]:
+        x, (size, rows, columns) = args["self"], args["output_size"]
         lead, (channels, depth) = [0] * (len(b.type(x).shape) - 4), b.type(x).shape[-4:-2]
         images = b.emit("view", (x,), {"shape": (*lead, channels * depth, -2, -2)})
         (y,) = rule(b, {"self": images, "output_size": (rows, columns)})
         y = b.emit("view", (y,), {"shape": (*lead, channels, depth, rows * columns)})
-        (y,) = rule(b, {"self": y, "output_size": (made, rows * columns)})
-        return [b.emit("view", (y,), {"shape": (*lead, channels, made, rows, columns)})]
+        (y,) = rule(b, {"self": y, "output_size": (size, rows * columns)})
+        return [b.emit("view", (y,), {"shape": (*lead, channels, size, rows, columns)})]
 
-    return deep
+    return imported
 
 
 def pool_case(
     shape: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, values: str = "random", **more: Any
 ) -> Case:
-    """A test case. A single number counts for both axes, or for all four sides."""
+    """A test case. A single number is for both axes, or for all four sides."""
     attrs = {"kernel": both(kernel), "stride": both(stride), "padding": both(padding, 4), "ceil_mode": False, **more}
     return Case((shape,), attrs, values)

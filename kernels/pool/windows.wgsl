@@ -1,7 +1,7 @@
-// All elements in window(p), one merged with the next. Linked: `item` of an element, a Partial, and
-// `first_item` to begin with.
+// Merges all elements in window(p). Linked: first_item, the Partial to begin with, and item(x), the Partial of an
+// element.
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let w = window(p);
   let start = w.start + first;
   var found = first_item(w.start);

@@ -1,18 +1,22 @@
 // Matrix product of int8 rows of x with int8 weights: y[m, c] = sum over k of x[m, k] * w[c, k], tiled twice.
-// A workgroup makes TILE_M rows x TILE_N channels, a thread ROWS rows x QUADS channel quads of it in registers; SPLIT
-// groups of threads share K and add up at the end. k counts vectors of 16 int8; a step brings STEP of them to workgroup
-// memory while the next step's are already under way. Weights come in order (column tile, k, column in tile), so that
-// a step's are contiguous; column (4q + j) * THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
-// Rows may come in phases, blocks of whole tiles with weights, start values and a length of k of their own. Linked: the
-// constants in capitals; row_of, place_of, load_x, phase_of, steps_of and pixel_of (gemm_rows, gemm_window); start_quad,
-// channel_quad, quad_value and store_value (quad and the stages of an epilogue); load_w, weight_factor, add_products (weights).
+// A workgroup makes TILE_M rows x TILE_N channels. A thread makes ROWS rows x QUADS channel quads of them in registers.
+// SPLIT groups of threads share k and add their sums at the end.
+// k counts vectors of 16 int8. A step loads STEP of them to workgroup memory; the loads of the next step are issued
+// before the products of this one.
+// Weights are in order (column tile, k, column in tile), so that those of a step are contiguous. Column (4q + j) *
+// THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
+// Rows may be divided into phases: blocks of whole tiles that have their own weights, start values and length of k.
+// Linked: the constants in capitals; row_of, k_offset_of, load_x, phase_of, steps_of and pixel_of (gemm_rows,
+// gemm_window); start_quad, channel_quad, quad_value and store_value (quad and the stages of an epilogue); load_w,
+// weight_factor, add_products (weights).
 
-// GPUs do best to read nothing where a tap is outside the image.
+// On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
-// Rows of x, and of a thread: of int8, or of int16, whose high and low halves are rows of the product OWN apart.
+// Rows of x in a tile, and for a thread. A row of int16 is two rows of the product, of its high and of its low halves,
+// which are OWN rows apart.
 const TILE_ROWS = TILE_M / HALVES;
 const OWN = ROWS / HALVES;
 const LOADS_X = STEP * TILE_ROWS / THREADS;
@@ -20,13 +24,13 @@ const LOADS_W = (STEP * TILE_N + THREADS - 1u) / THREADS;
 const WHOLE_W = STEP * TILE_N % THREADS == 0u;
 const DEPTH = select(STEP, max(STEP, THREADS_N * QUADS), SPLIT > 1u);
 
-// Nested, not flat: with the loops unrolled, bounds checks of the outer indices fold and those of the inner ones are the
-// same in every step, so the product's inner loop holds none. x_tile also holds the sums of a SPLIT.
+// The arrays are nested. With the loops unrolled, bounds checks of the outer indices are folded, and those of the inner
+// indices are the same in every step, so that the inner loop has no checks. x_tile also holds the sums of a SPLIT.
 var<workgroup> x_tile: array<array<array<vec4<u32>, THREADS_M>, ROWS>, SPLIT * DEPTH>;
 var<workgroup> w_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, SPLIT * STEP>;
 
-// Rows are mixed so that neither the stores along k nor the loads along m hit one memory bank twice.
-fn mixed(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
+// Rows are swizzled so that neither the stores along k nor the loads along m use one memory bank twice.
+fn swizzled(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
 
 @compute @workgroup_size(THREADS * SPLIT)
 fn main(@builtin(local_invocation_index) local: u32,
@@ -55,8 +59,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   var w_at = ((phase * column_tiles + column_tile) * depth + slice * steps * STEP) * TILE_N + t;
   var next_x: array<RowVector, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
-  let place = place_of(k + k_lane);
-  for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+  let k_offset = k_offset_of(k + k_lane);
+  for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
   for (var i = 0u; i < LOADS_W; i++) { next_w[i] = load_w(w_at + i * THREADS); }
 
   var acc: array<vec4<i32>, ROWS * QUADS>;
@@ -73,7 +77,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     for (var i = 0u; i < LOADS_X; i++) {
       let m = m_lane + i * (THREADS / STEP);
       for (var h = 0u; h < HALVES; h++) {
-        x_tile[slice * DEPTH + k_lane][h * OWN + m / THREADS_M][mixed(m % THREADS_M, k_lane)] = half_vector(next_x[i], h);
+        x_tile[slice * DEPTH + k_lane][h * OWN + m / THREADS_M][swizzled(m % THREADS_M, k_lane)] = half_vector(next_x[i], h);
       }
     }
     for (var i = 0u; i < LOADS_W; i++) {
@@ -86,13 +90,13 @@ fn main(@builtin(local_invocation_index) local: u32,
     if (step + 1u < steps) {
       k += STEP;
       w_at += STEP * TILE_N;
-      let place = place_of(k + k_lane);
-      for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+      let k_offset = k_offset_of(k + k_lane);
+      for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
       for (var i = 0u; i < LOADS_W; i++) { next_w[i] = load_w(w_at + i * THREADS); }
     }
     for (var s = 0u; s < STEP; s++) {
       var a: array<vec4<u32>, ROWS>;
-      for (var i = 0u; i < ROWS; i++) { a[i] = x_tile[slice * DEPTH + s][i][mixed(tm, s)]; }
+      for (var i = 0u; i < ROWS; i++) { a[i] = x_tile[slice * DEPTH + s][i][swizzled(tm, s)]; }
       for (var q = 0u; q < QUADS; q++) {
         let b0 = w_tile[slice * STEP + s][q * 4u][tn];
         let b1 = w_tile[slice * STEP + s][q * 4u + 1u][tn];
@@ -110,8 +114,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   if (SPLIT == 1u) {
     var pixels: array<u32, OWN>;
     for (var i = 0u; i < OWN; i++) { pixels[i] = pixel_of(first_m + tm + i * THREADS_M); }
-    // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl. What lies past the last row or
-    // quad reads some word within bounds and is not stored.
+    // Two loops with small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl. Past the last row or quad,
+    // some word within bounds is read, and nothing is stored.
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
       let channel = channel_quad(quad);
@@ -122,14 +126,15 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     for (var q = 0u; q < QUADS; q++) {
       let quad = column_tile * (TILE_N / 4u) + q * THREADS_N + tn;
-      let places = quad_places(quad);
+      let offsets = quad_offsets(quad);
       for (var i = 0u; i < OWN; i++) {
-        if (pixels[i] < params.rows && quad < params.quads) { store_value(acc[i * QUADS + q], pixels[i], quad, places); }
+        if (pixels[i] < params.rows && quad < params.quads) { store_value(acc[i * QUADS + q], pixels[i], quad, offsets); }
       }
     }
     return;
   }
-  // Accumulators of all slices meet in workgroup memory; the slices share the work of finishing them.
+  // The accumulators of all slices are written to workgroup memory. The slices share the work of adding and storing
+  // them.
   for (var i = 0u; i < ROWS; i++) {
     for (var q = 0u; q < QUADS; q++) {
       x_tile[slice * DEPTH + q * THREADS_N + tn][i][tm] = bitcast<vec4<u32>>(acc[i * QUADS + q]);
@@ -150,7 +155,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
 }
 
-// The sums stay in the order in which a packed dot product with accumulator takes them.
+// The sums are in the order in which a packed dot product with an accumulator computes them.
 fn dot_quad(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32>) -> vec4<i32> {
   var sum = acc;
   sum += vec4<i32>(dot4(a.x, b0.x), dot4(a.x, b1.x), dot4(a.x, b2.x), dot4(a.x, b3.x));

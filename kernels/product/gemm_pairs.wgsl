@@ -1,13 +1,16 @@
-// Products of two int8 activations, tiled twice: ab[m, n] = sum over k of a[m, k] * b[n, k], for each batch of matrices whose
-// rows lie along k. The tiles are those of gemm.wgsl, where b would be constant and packed. A workgroup makes TILE_M rows x
-// TILE_N columns of one matrix; k counts vectors of 16 int8, of which a step brings STEP to workgroup memory while the next
-// are already under way. What lies past the depth is 0 on both sides. Who loads a row also adds up its elements, for the
-// zero points. A row of int16 is two of int8, of its halves: HALVES_A, HALVES_B. Linked: the constants in capitals; a_vector and b_vector; product_quad; the stages of an epilogue.
+// Products of two int8 activations, tiled twice: ab[m, n] = sum over k of a[m, k] * b[n, k], for each batch. Rows of
+// both operands lie along k.
+// The tiles are those of gemm.wgsl, whose b is a constant. A workgroup makes TILE_M rows x TILE_N columns of one
+// matrix. k counts vectors of 16 int8. A step loads STEP of them to workgroup memory; the loads of the next step are
+// issued before the products of this one. Past the depth both operands count as 0.
+// The thread that loads a row also sums its elements, which is needed for the zero points. A row of int16 is two rows
+// of int8, of its high and of its low halves (HALVES_A, HALVES_B).
+// Linked: the constants in capitals; a_vector and b_vector; the stages of an epilogue.
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
-// Rows and columns of the result.
+// Rows and columns of the result that a workgroup makes.
 const RESULT_M = TILE_M / HALVES_A;
 const RESULT_N = TILE_N / HALVES_B;
 const OWN_ROWS = ROWS / HALVES_A;
@@ -20,8 +23,8 @@ var<workgroup> b_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, STE
 var<workgroup> a_sums: array<array<i32, STEP>, TILE_M>;
 var<workgroup> b_sums: array<array<i32, STEP>, TILE_N>;
 
-// Rows are mixed so that neither the stores along k nor the loads along m hit one memory bank twice.
-fn mixed(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
+// Rows are swizzled so that neither the stores along k nor the loads along m use one memory bank twice.
+fn swizzled(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) t: u32,
@@ -65,7 +68,7 @@ fn main(@builtin(local_invocation_index) t: u32,
       let m = lane_row + i * (THREADS / STEP);
       for (var h = 0u; h < HALVES_A; h++) {
         let v = a_half(next_a[i], h, step * STEP + k_lane);
-        a_tile[k_lane][h * OWN_ROWS + m / THREADS_M][mixed(m % THREADS_M, k_lane)] = v;
+        a_tile[k_lane][h * OWN_ROWS + m / THREADS_M][swizzled(m % THREADS_M, k_lane)] = v;
         a_parts[i * HALVES_A + h] += sum_of_bytes(v);
       }
     }
@@ -85,7 +88,7 @@ fn main(@builtin(local_invocation_index) t: u32,
     }
     for (var s = 0u; s < STEP; s++) {
       var row: array<vec4<u32>, ROWS>;
-      for (var i = 0u; i < ROWS; i++) { row[i] = a_tile[s][i][mixed(tm, s)]; }
+      for (var i = 0u; i < ROWS; i++) { row[i] = a_tile[s][i][swizzled(tm, s)]; }
       for (var q = 0u; q < QUADS; q++) {
         let b0 = b_tile[s][q * 4u][tn];
         let b1 = b_tile[s][q * 4u + 1u][tn];
@@ -104,7 +107,7 @@ fn main(@builtin(local_invocation_index) t: u32,
     b_sums[i % HALVES_B * RESULT_N + lane_row + i / HALVES_B * (THREADS / STEP)][k_lane] = b_parts[i];
   }
   workgroupBarrier();
-  // Two loops of small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl.
+  // Two loops with small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl.
   for (var q = 0u; q < OWN_QUADS; q++) {
     let quad = first_n / 4u + q * THREADS_N + tn;
     var of_columns: array<vec4<i32>, HALVES_B>;
@@ -130,10 +133,10 @@ fn main(@builtin(local_invocation_index) t: u32,
   }
   for (var q = 0u; q < OWN_QUADS; q++) {
     let quad = first_n / 4u + q * THREADS_N + tn;
-    let places = quad_places(quad);
+    let offsets = quad_offsets(quad);
     for (var i = 0u; i < OWN_ROWS; i++) {
       let m = first_m + tm + i * THREADS_M;
-      if (m < rows && quad < params.quads) { store_value(acc[i * QUADS + q], batch * rows + m, quad, places); }
+      if (m < rows && quad < params.quads) { store_value(acc[i * QUADS + q], batch * rows + m, quad, offsets); }
     }
   }
 }

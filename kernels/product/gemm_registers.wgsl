@@ -1,9 +1,10 @@
-// The matrix product of gemm.wgsl for software adapters, where workgroup memory is no faster than a buffer: each thread
-// makes ROWS neighbouring rows x QUADS channel quads in registers and reads x and the weights itself. The threads of a
-// workgroup lie along the rows, so that they read the same weights. For q8ta_wgpu/program/unroll.py all loops but that over k
-// and that over turns have constant bounds. Linked: as for gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
+// The matrix product of gemm.wgsl for software adapters, where workgroup memory is no faster than a buffer. Each thread
+// makes ROWS neighbouring rows x QUADS channel quads in registers, and reads x and the weights itself. The threads of a
+// workgroup lie along the rows, so that they read the same weights.
+// For q8ta_wgpu/program/unroll.py all loops except those over k and over turns have constant bounds. Linked: as for
+// gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
 
-// A CPU does best to read anything where a tap is outside the image, and not use it: bounds are checked.
+// On CPUs it is fastest to read any word where a tap is outside of the image, and to ignore it: bounds are checked.
 const BRANCHES = false;
 const TILE_ROWS = THREADS_M * ROWS / HALVES;
 const OWN = ROWS / HALVES;
@@ -11,23 +12,25 @@ const HELD = (QUADS + 1u) / 2u;
 const VECTORS = QUADS / 4u;
 const SINGLE = QUADS % 4u;
 
-// In how many turns the four words of a vector of k are multiplied. Linked: TURNS. Code of all of them at once is more than
-// the caches of a processor for instructions hold, and a turn for each word is faster, where each word costs no loads.
-// unroll.py reads numbers alone: FOUR_TURNS stays a loop. Linked with TURNS: WORDS, the words of a turn.
+// The number of turns in which the four words of a vector of k are multiplied. Linked: TURNS, and WORDS, the words of a
+// turn. The code of all four words at once does not fit a processor's instruction caches, so a turn for each word is
+// faster if words need no loads of their own. unroll.py only unrolls loops whose bounds are numbers, and FOUR_TURNS is
+// a conversion: its loop remains.
 const ONE_TURN = 1u;
 const FOUR_TURNS = u32(4);
 const ONE_WORD = 1u;
 const FOUR_WORDS = 4u;
 
-// Lavapipe loads thread by thread, also what all of them read. Where eight threads are a subgroup, each loads an eighth
-// of the weights of a step, and they exchange them. Linked: held_weights and weight_of, `at` being a step's first vector.
+// Lavapipe loads separately for each thread, also where all threads load the same. If eight threads are a subgroup,
+// each loads an eighth of the weights of a step, and they exchange them. Linked: held_weights and weight_of; `at` is
+// the first vector of a step.
 fn weights_held(at: u32, local: u32) -> vec4<u32> { return load_w(at + local); }
 fn weight_shuffled(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return subgroupShuffle(held, i % 8u); }
 
 fn no_weights(at: u32, local: u32) -> vec4<u32> { return vec4<u32>(); }
 fn weight_read(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return load_w(at + i); }
 
-// The same of what belongs to channels: each thread reads that of one quad, and has the i-th quad's of the others.
+// The same for the numbers of channels: each thread loads those of one quad, and gets those of quad i from thread i.
 struct Held { start: array<vec4<i32>, HALVES>, channel: Channel }
 
 fn channels_held(quad: u32, start: u32) -> Held {
@@ -69,12 +72,12 @@ fn main(@builtin(local_invocation_index) local: u32,
   let steps = steps_of(phase);
   let first_k = phase * params.steps;
   var w_at = (first_k * column_tiles + index % column_tiles * params.steps) * QUADS * 4u;
-  var next = place_of(first_k);
+  var next = k_offset_of(first_k);
   for (var step = 0u; step < steps; step++) {
-    let place = place_from(next, first_k + step);
+    let k_offset = k_offset_from(next, first_k + step);
     var a: array<vec4<u32>, ROWS>;
     for (var i = 0u; i < OWN; i++) {
-      let v = load_x(rows[i], place);
+      let v = load_x(rows[i], k_offset);
       for (var h = 0u; h < HALVES; h++) { a[h * OWN + i] = half_vector(v, h); }
     }
     var held: array<vec4<u32>, HELD>;
@@ -96,9 +99,9 @@ fn main(@builtin(local_invocation_index) local: u32,
       for (var j = 0u; j < HELD; j++) { held[j] = turned(held[j]); }
     }
     w_at += 4u * QUADS;
-    next = place_after(place);
+    next = k_offset_after(k_offset);
   }
-  // What lies past the last row or quad reads some word within bounds and is not stored.
+  // Past the last row or quad, some word within bounds is read, and nothing is stored.
   var pixels: array<u32, OWN>;
   for (var i = 0u; i < OWN; i++) { pixels[i] = pixel_of(first_m + i); }
   for (var q = 0u; q < QUADS; q++) {
@@ -119,16 +122,16 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
 }
 
-// The words of a vector that the next turn multiplies first.
+// The words of a vector, rotated so that the next turn multiplies the next word.
 fn turned(v: vec4<u32>) -> vec4<u32> { return v.yzwx; }
 
 fn store_within(v: vec4<i32>, m: u32, quad: u32) {
-  if (quad < params.quads) { store_value(v, m, quad, quad_places(quad)); }
+  if (quad < params.quads) { store_value(v, m, quad, quad_offsets(quad)); }
 }
 
 fn store_nothing(v: vec4<i32>, m: u32, quad: u32) {}  // where all quads are stored in fours
 
-// Four quads, word by word, or as a vector, where rows of the result are whole ones.
+// Stores four quads: word by word, or as a vector if rows of the result are whole vectors.
 fn store_four(a: vec4<i32>, b: vec4<i32>, c: vec4<i32>, d: vec4<i32>, m: u32, quad: u32) {
   store_within(a, m, quad);
   store_within(b, m, quad + 1u);
@@ -139,9 +142,9 @@ fn store_four(a: vec4<i32>, b: vec4<i32>, c: vec4<i32>, d: vec4<i32>, m: u32, qu
 fn store_vector(a: vec4<i32>, b: vec4<i32>, c: vec4<i32>, d: vec4<i32>, m: u32, quad: u32) {
   if (quad < params.quads) {
     y[y_quad(m, quad) / 4u] = vec4<u32>(
-      joined_word_of(a, m, quad), joined_word_of(b, m, quad + 1u),
-      joined_word_of(c, m, quad + 2u), joined_word_of(d, m, quad + 3u));
+      result_word_of(a, m, quad), result_word_of(b, m, quad + 1u),
+      result_word_of(c, m, quad + 2u), result_word_of(d, m, quad + 3u));
   }
 }
 
-fn joined_word_of(v: vec4<i32>, m: u32, quad: u32) -> u32 { return word_joined(joined(v, addend_of(m, quad))); }
+fn result_word_of(v: vec4<i32>, m: u32, quad: u32) -> u32 { return packed_result(after_rounding(v, addend_of(m, quad))); }

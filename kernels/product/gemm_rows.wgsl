@@ -9,21 +9,21 @@ fn row_of(m: u32) -> Row {
   return Row(pixel * params.row_words);
 }
 
-// The same where every row follows the one before: a linear's, or the pixels of a 1x1 convolution of stride 1.
+// The same for rows that lie one after another: a linear's, or the pixels of a 1x1 convolution of stride 1.
 fn every_row(m: u32) -> Row { return Row(m * params.row_words); }
 
-fn place_of(k: u32) -> u32 { return k; }
+fn k_offset_of(k: u32) -> u32 { return k; }
 
-// The place of k, where a step before has found it; and what this step finds for the next one.
-fn place_from(found: u32, k: u32) -> u32 { return k; }
-fn place_after(place: u32) -> u32 { return 0u; }
+// gemm_registers.wgsl may compute an offset from that of the step before. Here the offset is k itself.
+fn k_offset_from(found: u32, k: u32) -> u32 { return k; }
+fn k_offset_after(k_offset: u32) -> u32 { return 0u; }
 
 fn load_x(row: Row, k: u32) -> RowVector { return x_vector(row.first, k); }
 
-// 16 elements of a row from its k-th vector on: rows are whole vectors.
+// Vector k of a row, 16 elements, where rows are whole vectors.
 fn whole_vector(first: u32, k: u32) -> RowVector { return vector_at(first / 4u + k); }
 
-// 16 elements of a row from its k-th vector on, word by word. Words past the row's end meet weights of 0.
+// Vector k of a row, 16 elements, loaded word by word. Words past the row's end have weights of 0.
 fn vector_of_words(first: u32, k: u32) -> RowVector {
   let at = first + 4u * k;
   return vector_of(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);

@@ -1,24 +1,27 @@
 // The product of gemm.wgsl on int8 matrix units: y[m, c] = sum over k of x[m, k] * w[c, k].
-// A workgroup of SUBGROUPS_M x SUBGROUPS_N subgroups makes TILE_M rows x TILE_N channels, a subgroup FRAGMENTS_M x
-// FRAGMENTS_N matrices of sums of it, which stay with the unit. k counts vectors of 16 int8; a step brings STEP of them
-// to workgroup memory while the next step's are already under way. Where a step has fewer vectors of weights than there
-// are threads, the first LANES_W threads bring one each. A row there is one vector longer than what it holds, so that
-// the units' loads do not hit one memory bank over and over (padded by one, 447 TOPS on an H200; not padded, 282).
-// Sums inside a unit cannot be read: for the epilogue they pass through the same workgroup memory, a row of matrices at
-// a time.
-// Loops are written out: matrices in an array that a loop indexes leave registers (69 TOPS instead of 480). WGSL has
-// the units as an experiment and its words for them change, but they stand in the loops themselves: behind functions of
-// their own, with the subgroup's number as the built-in says it, or with an index that a `select` chose, everything takes
-// two to four times as long. Indices are made by divisions of the thread's number by constants alone.
-// What joins the sums is read before the loop over k where EARLY, else after it (gemm.joins_early).
-// Weights come in order (column tile, step, channel, vector of k). Rows may come in phases, as in gemm.wgsl.
+// A workgroup of SUBGROUPS_M x SUBGROUPS_N subgroups makes TILE_M rows x TILE_N channels. A subgroup makes FRAGMENTS_M
+// x FRAGMENTS_N matrices of sums, which stay in the unit's registers.
+// k counts vectors of 16 int8. A step loads STEP of them to workgroup memory; the loads of the next step are issued
+// before the products of this one. If a step has fewer vectors of weights than there are threads, the first LANES_W
+// threads load one each.
+// A row in workgroup memory is one vector longer than its contents, so that loads of the units do not always use the
+// same memory banks (447 TOPS on an H200, without it 282).
+// Sums in a unit's registers cannot be read. For the epilogue they are written to the same workgroup memory, a row of
+// matrices at a time.
+// Loops are unrolled by the linker, since an array of matrices that a loop indexes leaves registers (69 TOPS instead of
+// 480). The operations of the units are an experimental extension whose names change, yet they are written in the loops
+// themselves. It takes two to four times as long to call them in functions, to use the built-in subgroup index, or to
+// compute an index by `select`: indices are only quotients of the thread's index by constants.
+// Residuals and addends are read before the loop over k if EARLY is 1, else after it (gemm.reads_residual_early).
+// Weights are in order (column tile, step, channel, vector of k). Rows may be divided into phases, as in gemm.wgsl.
 
-// GPUs do best to read nothing where a tap is outside the image.
+// On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
-// Rows of x: of int8, or of int16, whose high and low halves are rows of the product UNIT_ROWS apart.
+// Rows of x in a tile. A row of int16 is two rows of the product, of its high and of its low halves, which are
+// UNIT_ROWS rows apart.
 const TILE_ROWS = TILE_M / HALVES;
 const UNIT_ROWS = UNIT_M / HALVES;
 const LOADS_X = STEP * TILE_ROWS / THREADS;
@@ -27,7 +30,8 @@ const LANES_W = min(THREADS, STEP * TILE_N);
 const UNIT_VECTORS = UNIT_K / 16u;
 const PRODUCTS = STEP / UNIT_VECTORS;
 const ROW = STEP + 1u;
-// Quads of channels that a subgroup makes, and in a vector each, padded by two, a row of its sums.
+// QUADS: channel quads of a subgroup. SUMS_ROW: vectors in a row of its sums, a vector for each quad and two of
+// padding.
 const QUADS = UNIT_N * FRAGMENTS_N / 4u;
 const SUMS_ROW = QUADS + 2u;
 const ROWS_AT_ONCE = LANES / QUADS;
@@ -62,11 +66,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   var w_at = (phase * column_tiles + column_tile) * params.steps * STEP * TILE_N + local % LANES_W;
   var next_x: array<RowVector, LOADS_X>;
   var next_w: array<vec4<u32>, LOADS_W>;
-  let place = place_of(k + k_lane);
-  for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+  let k_offset = k_offset_of(k + k_lane);
+  for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
   for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
 
-  // Each lane finishes one quad of channels in every ROWS_AT_ONCE-th row.
+  // A lane computes the results of one channel quad in every ROWS_AT_ONCE-th row.
   let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane % QUADS;
   let lane_m = first_m + first_row / HALVES + lane / QUADS;
   var residuals: Residuals;
@@ -90,8 +94,8 @@ fn main(@builtin(local_invocation_index) local: u32,
     if (step + 1u < steps) {
       k += STEP;
       w_at += STEP * TILE_N;
-      let place = place_of(k + k_lane);
-      for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], place); }
+      let k_offset = k_offset_of(k + k_lane);
+      for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
       for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
     }
     for (var s = 0u; s < PRODUCTS; s++) {
@@ -113,10 +117,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   let channel = channel_quad(quad);
   let start = start_half(phase * params.quads + quad, 0u);
   let last_start = start_half(phase * params.quads + quad, HALVES - 1u);
-  let places = quad_places(quad);
+  let offsets = quad_offsets(quad);
   for (var i = 0u; i < FRAGMENTS_M; i++) {
-    // Addends are read without a condition, all of them before anything is stored: the loads run side by side, and
-    // while the sums are on their way.
+    // Addends are read without a condition, and all of them before anything is stored, so that the loads overlap each
+    // other and the transfer of the sums.
     var pixels: array<u32, ROUNDS>;
     var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
@@ -136,13 +140,13 @@ fn main(@builtin(local_invocation_index) local: u32,
       let acc = acc_of(start + bitcast<vec4<i32>>(staged[at]),
                        last_start + bitcast<vec4<i32>>(staged[at + (HALVES - 1u) * UNIT_ROWS * SUMS_ROW]));
       let value = quad_value(real_acc(acc), channel, residuals[i][e]);
-      if (pixels[e] < params.rows && quad < params.quads) { store_joined(joined(value, addend[e]), pixels[e], quad, places); }
+      if (pixels[e] < params.rows && quad < params.quads) { store_result(after_rounding(value, addend[e]), pixels[e], quad, offsets); }
     }
     workgroupBarrier();
   }
 }
 
-// What joins a lane's quads in the epilogue, read without a condition and side by side.
+// The residuals and addends of a lane's quads. They are read without a condition, so that the loads overlap.
 alias Residuals = array<array<ResidualWord, ROUNDS>, FRAGMENTS_M>;
 alias Addends = array<array<u32, ROUNDS>, FRAGMENTS_M>;
 

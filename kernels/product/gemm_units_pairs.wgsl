@@ -1,11 +1,11 @@
-// The product of gemm_pairs.wgsl, of two activations, on int8 matrix units as gemm_units.wgsl uses them: who loads a row also
-// adds up its elements, for the zero points. Of int16, rows of matrices of high halves come before those of the low ones of
-// the same rows.
+// The product of gemm_pairs.wgsl, of two activations, on int8 matrix units as in gemm_units.wgsl. The thread that loads
+// a row also sums its elements, which is needed for the zero points. For int16, UNIT_M rows of high halves are followed
+// by the low halves of the same rows.
 
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
-// Rows and columns of the result.
+// Rows and columns of the result that a workgroup makes.
 const RESULT_M = TILE_M / HALVES_A;
 const RESULT_N = TILE_N / HALVES_B;
 const LOADS_A = STEP * RESULT_M / THREADS;
@@ -13,7 +13,8 @@ const LOADS_B = STEP * RESULT_N / THREADS;
 const UNIT_VECTORS = UNIT_K / 16u;
 const PRODUCTS = STEP / UNIT_VECTORS;
 const ROW = STEP + 1u;
-// Quads of columns that a matrix has and a subgroup makes, and in a vector each, padded by two, a row of its sums.
+// UNIT_QUADS: column quads of a matrix. QUADS: those of a subgroup's result. SUMS_ROW: vectors in a row of its sums, a
+// vector for each quad and two of padding.
 const UNIT_QUADS = UNIT_N / 4u;
 const SUMS_ROW = UNIT_QUADS * FRAGMENTS_N + 2u;
 const QUADS = UNIT_QUADS * FRAGMENTS_N / HALVES_B;
@@ -109,7 +110,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   workgroupBarrier();
 
-  // Each lane finishes one quad of columns in every ROWS_AT_ONCE-th row.
+  // A lane computes the results of one column quad in every ROWS_AT_ONCE-th row.
   let own = subgroup * (UNIT_M * SUMS_ROW);
   let lane_quad = lane % QUADS;
   let lane_row = lane / QUADS;
@@ -117,14 +118,15 @@ fn main(@builtin(local_invocation_index) local: u32,
   let column = first_column / HALVES_B + lane_quad * 4u;
   let quad = first_n / 4u + column / 4u;
   let channel = channel_quad(quad);
-  let places = quad_places(quad);
+  let offsets = quad_offsets(quad);
   var of_columns: array<vec4<i32>, HALVES_B>;
   for (var h = 0u; h < HALVES_B; h++) {
     let at = h * RESULT_N + column;
     of_columns[h] = vec4<i32>(sum_of_row(b_sums[at]), sum_of_row(b_sums[at + 1u]),
                               sum_of_row(b_sums[at + 2u]), sum_of_row(b_sums[at + 3u]));
   }
-  // One loop over matrices, not one over halves inside: with two, the sums leave registers (16 to 27 us of int8 on an H200).
+  // This is one loop over matrices: with an inner loop over halves, the sums leave registers (int8 on an H200: 16 -> 27
+  // us).
   var products: array<Products, ROUNDS>;
   for (var f = 0u; f < FRAGMENTS_M; f++) {
     let half = f % HALVES_A;
@@ -148,9 +150,9 @@ fn main(@builtin(local_invocation_index) local: u32,
         products[e][half * HALVES_B + hb] = without_zeros(ab, of_row, of_columns[hb], a_zero(half), b_zero(hb));
       }
       if (half == HALVES_A - 1u) {
-        let value = joined(quad_value(real_products(products[e]), channel, residual[e]), addend[e]);
+        let value = after_rounding(quad_value(real_products(products[e]), channel, residual[e]), addend[e]);
         let m = first_m + own_row + e * ROWS_AT_ONCE;
-        if (m < all_rows && quad < params.quads) { store_joined(value, batch * all_rows + m, quad, places); }
+        if (m < all_rows && quad < params.quads) { store_result(value, batch * all_rows + m, quad, offsets); }
       }
     }
     workgroupBarrier();

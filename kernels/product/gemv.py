@@ -1,4 +1,4 @@
-"""The kernel of weighted sums of few rows, kernels/product/gemv.wgsl: the threads of a workgroup share k, not rows."""
+"""The kernels of weighted sums with few rows, kernels/product/gemv.wgsl: the threads of a workgroup share k."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ THREADS = 64
 """Fewest threads of a workgroup."""
 
 TEAMS = {"gemv": 64, "gemv_256": 256, "gemv_8": 8}
-"""Threads that make four channels of all rows, at least FEW_ROWS. Eight are one vector on lavapipe, where teams of 64
-take three times as long."""
+"""Threads of a team, by kernel name: a team makes four channels of all rows. At least FEW_ROWS. Eight threads are one
+vector on lavapipe, where teams of 64 take three times as long."""
 
 LONG = 8192
-"""Inputs from which large teams are faster on a GPU (8,192 inputs to 2,048 outputs on an H200: 9.0 -> 7.7 us, with 4
-bits 8.6 -> 6.3). Shorter sums are slower with them (4,096 to 4,096: 5.8 -> 7.5 us, 2,048 to 8,192: 8.0 -> 9.0)."""
+"""From this many inputs on, teams of 256 are faster than teams of 64 on a GPU (8,192 inputs to 2,048 outputs on an
+H200: 9.0 -> 7.7 us, with 4 bits 8.6 -> 6.3). With fewer inputs they are slower (4,096 to 4,096: 5.8 -> 7.5 us, 2,048 to
+8,192: 8.0 -> 9.0)."""
 
 
 def kernels(
@@ -31,30 +32,30 @@ def kernels(
     sums: str,
     sizes: Sizes,
     rows: Callable[[Call, Array], Array],
-    whole: Callable[[Call], bool],
+    has_vectors: Callable[[Call], bool],
     supports: Callable[[Call, Target], bool],
 ) -> tuple[Kernel, ...]:
-    """The kernels `op`.gemv and those with other teams.
+    """The kernels of an operator for few rows, one for each of TEAMS.
 
     Args:
         op: the operator's name.
         layouts: of its input and of an int8 result.
-        sums: the WGSL file that says where a sum's channels lie in the result.
-        sizes: from a call to (rows, channels, words of int8 along k), at most FEW_ROWS rows.
-        rows: gives the weight as (channels, bytes along k).
-        whole: whether rows of x are whole vectors.
-        supports: whether the kernel is made for a call.
+        sums: the WGSL file with the positions of a sum's channels in the result.
+        sizes: (rows, channels, words of int8 along k) of a call; at most FEW_ROWS rows.
+        rows: returns the weight as int8 (channels, bytes along k).
+        has_vectors: whether rows of x are has_vectors vectors of four words.
+        supports: as for Kernel.
     """
 
     def most_rows(call: Call) -> int:
         return next(n for n in (1, 4, FEW_ROWS) if sizes(call)[0] <= n)
 
     def sums_of(call: Call) -> int:
-        """Sums that a thread makes for each channel."""
+        """The number of sums that a thread makes for each channel."""
         return most_rows(call) * halves.of(call)
 
     def vectors(call: Call) -> int:
-        """Turns of all threads along k: vectors, or pairs of them."""
+        """The number of loop turns along k, of all threads: vectors, or pairs of them for 4 bits."""
         return -(-sizes(call)[2] // (8 if groups.is_grouped(call) else 4))
 
     def params(call: Call) -> Params:
@@ -73,14 +74,14 @@ def kernels(
         return (
             "gemv",
             "dot",
-            f"x_vector={'whole_vector' if whole(call) else 'vector_of_words'}",
+            f"x_vector={'whole_vector' if has_vectors(call) else 'vector_of_words'}",
             sums,
             *bits,
             *halves.source(call),
         )
 
     def pack(call: Call, weight: Array) -> Array:
-        """Words in order (channel quad, vector of k, channel in quad), zero padded."""
+        """The weight as words in order (channel quad, vector of k, channel in quad), padded with 0."""
         found = rows(call, weight)
         padded = np.pad(found, ((0, -found.shape[0] % 4), (0, -found.shape[1] % 16)))
         split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
@@ -100,7 +101,7 @@ def kernels(
             layouts | FLOAT,
             supports=lambda call, target: supports(call, target) and (threads == THREADS or sums_of(call) < FEW_ROWS),
             preferred=lambda call, target: name == team_of(call, target),
-            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if whole(call) else ())),
+            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if has_vectors(call) else ())),
             params=params,
             constants=lambda call: {
                 "ROWS": most_rows(call),

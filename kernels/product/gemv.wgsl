@@ -1,9 +1,9 @@
-// Few rows of x with int8 weights: TEAM of a workgroup's THREADS make one channel quad of up to ROWS rows and share k.
-// Weights come in order (channel quad, k, channel in quad), so that a thread reads 64 bytes at once.
-// Weights of 4 bits are read two vectors at a time, which share a factor; k counts those.
-// Linked: ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
+// The product of few rows of x with int8 weights. A team, TEAM of a workgroup's THREADS, makes one channel quad of up
+// to ROWS rows; its threads share k. Weights are in order (channel quad, k, channel in quad), so that a thread reads 64
+// contiguous bytes. Weights of 4 bits are read in pairs of vectors, which share a factor; k counts pairs then. Linked:
+// ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
 
-// The sums of a row, of int8 or of both halves of int16, follow each other.
+// Sums of a row: one for int8, two for the halves of int16.
 const SUMS = ROWS * HALVES;
 
 var<workgroup> partial: array<vec4<i32>, THREADS * SUMS>;
@@ -15,7 +15,7 @@ fn main(@builtin(local_invocation_index) t: u32,
   let own = (group.y * groups.x + group.x) * (THREADS / TEAM) + t / TEAM;
   let quad = min(own, params.quads - 1u);
   let lane = t % TEAM;
-  // Read while the weights are on their way, not after them.
+  // Loaded first, so that these loads overlap those of the weights.
   let channel = channel_quad(quad);
   let start = start_half(quad, 0u);
   let last_start = start_half(quad, HALVES - 1u);
@@ -60,7 +60,8 @@ fn turn_of_bits(quad: u32, k: u32) -> Turn4 {
   return Turn4(bits, weight_factor4(quad, 2u * k));
 }
 
-// Bits stay in the high half of a byte, where they have their sign: products are 16 times as large.
+// Weights of 4 bits are multiplied in the high half of a byte, where they have their sign. Products are 16 times as
+// large.
 fn add_turn_of_bits(acc: vec4<i32>, first: u32, k: u32, half: u32, turn: Turn4) -> vec4<i32> {
   let high = vec4<u32>(0xf0f0f0f0u);
   let four = vec4<u32>(4u);

@@ -1,4 +1,5 @@
-"""Weights of 4 bits (q8ta_wgpu/ir/bits.py) as the kernels of products read them."""
+"""Weights of 4 bits with a factor for each group of inputs (q8ta_wgpu/ir/bits.py), as the kernels of products read
+them."""
 
 from __future__ import annotations
 
@@ -11,28 +12,34 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import Params
 
 _PAIR = 32
-"""Inputs whose n are read together: kernels take vectors of 16, two at a time."""
+"""Inputs that kernels read at a time: two vectors of 16."""
 
 
 def is_grouped(call: Call) -> bool:
-    """Whether the weight of a linear has 4 bits."""
+    """Whether the weight of a linear has 4 bits, in groups."""
     return len(call.inputs[1].shape) == 3
 
 
 def row_words(call: Call) -> int:
-    """Words of int8 in a row that a linear reads."""
+    """Words of int8 in a row of a linear's input."""
     return -(-call.inputs[0].shape[-1] // 4)
 
 
 def words(call: Call) -> int:
-    """Words of int8 along k of a linear's weight, which has whole pairs of vectors where it has 4 bits."""
+    """Words of int8 along k of a linear's weight. A weight of 4 bits is padded to whole pairs of vectors."""
     return -(-row_words(call) // 8) * 8 if is_grouped(call) else row_words(call)
 
 
 def packed(order: Callable[[Call, Array], Array], columns: int) -> Callable[[Call, Array], Array]:
-    """`Kernel.prepack` of a weight of either form: `order` gives the words of (outputs, inputs) int8 in rows of
-    `columns` vectors of 16. With 4 bits the factors come first, as words of four outputs, then rows: two are one, the
-    first in the high bits of its bytes."""
+    """`Kernel.prepack` of a weight of 8 or 4 bits.
+
+    A weight of 4 bits becomes its factors, in words of four outputs, and then its rows. Two rows are packed into one:
+    the first is in the high bits of the bytes, the second in the low bits.
+
+    Args:
+        order: orders a weight int8 (outputs, inputs) as words, in rows of `columns` vectors of 16.
+        columns: vectors in a row.
+    """
 
     def pack_weight(call: Call, weight: Array) -> Array:
         if not is_grouped(call):
@@ -49,7 +56,7 @@ def packed(order: Callable[[Call, Array], Array], columns: int) -> Callable[[Cal
 
 
 def params(call: Call) -> Params:
-    """The uniform fields of kernels/product/weights.wgsl: vectors of factors before the weights, and groups."""
+    """The uniform fields of kernels/product/weights.wgsl: the number of vectors with factors, and of groups."""
     if not is_grouped(call):
         return {}
     outputs, groups, _ = call.inputs[1].shape
@@ -62,7 +69,7 @@ def constants(call: Call, columns: int) -> dict[str, int]:
 
 
 def source(call: Call) -> tuple[str, ...]:
-    """What is linked to read a weight: nothing for int8."""
+    """WGSL bindings to read a weight of 4 bits; none for int8."""
     return (
         ("load_w=load_w4", "weight_factor=weight_factor4", "add_products=add_group", "add_sum=add_sum_of_group")
         if is_grouped(call)

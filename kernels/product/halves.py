@@ -1,8 +1,10 @@
-"""Products of int16 rows: kernels/product/halves.wgsl. Each is two rows of int8, of high and of low halves. Their sums
-are joined before they are rounded.
+"""Products of int16 rows as products of int8 rows: kernels/product/halves.wgsl.
 
-x = 256 * high + low with high = x >> 8 in -128..127 and low in 0..255, multiplied 128 less. A zero point is split the
-same way, so x - zero = 256 * (high - its zero) + (low - its zero), exactly.
+A row of int16 is split into a row of high halves and a row of low halves. Their sums are added before they are rounded.
+
+x = 256 * high + low, with high = x >> 8 in -128..127 and low in 0..255. For the product, 128 is subtracted from low, so
+that it is an int8. A zero point is split in the same way: x - zero = 256 * (high - high_zero) + (low - low_zero)
+exactly.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ _INT16 = (
 )
 
 IN_ONE = ("start_quad=start_in_one", "zero_word=int16_zero_word")
-"""What is linked where one accumulator has room for sums of int16."""
+"""WGSL bindings where one accumulator has room for sums of int16."""
 
 
 def of(call: Call, operand: int = 0) -> int:
-    """Rows of int8 that a row of a call's operand is."""
+    """The number of int8 rows for a row of a call's operand: 2 for int16, else 1."""
     return 2 if call.inputs[operand].dtype == INT16X4 else 1
 
 
@@ -55,5 +57,5 @@ def params(call: Call) -> Params:
 
 
 def source(call: Call) -> tuple[str, ...]:
-    """What is linked to read int16 rows: nothing for int8."""
+    """WGSL bindings to read int16 rows; none for int8."""
     return _INT16 if of(call) == 2 else ()

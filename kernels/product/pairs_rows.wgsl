@@ -1,16 +1,15 @@
-// Rows of two activations that lie along the sum, in batches, and the sums of what was loaded: what the kernels of
-// products of two activations share.
+// Functions that the products of two activations share. Both operands are batches of rows along k.
 
 const ONES = 0x01010101u;
 
-// The first word of a batch's matrix; batch dimensions of extent 1 are read at 0.
+// The first word of a batch's matrix. Batch dimensions of extent 1 are broadcast.
 fn matrix_of(batch: u32, dims: vec4<u32>) -> u32 {
   let outer = min(batch / params.y_dims.y, dims.x - 1u);
   let inner = min(batch % params.y_dims.y, dims.y - 1u);
   return (outer * dims.y + inner) * dims.z * quads(dims.w);
 }
 
-// All bits of the elements of vector k of a row that lie before the depth.
+// A mask with all bits of the elements of vector k of a row that lie before the depth.
 fn before_depth(k: u32) -> vec4<u32> {
   let left = vec4<i32>(i32(params.a_dims.w) - i32(16u * k)) - vec4<i32>(0, 4, 8, 12);
   let bits = vec4<u32>(0xffffffffu) >> vec4<u32>(8 * (4 - clamp(left, vec4<i32>(1), vec4<i32>(4))));
@@ -27,11 +26,11 @@ fn b_words(row: u32, k: u32) -> vec4<u32> {
   return vec4<u32>(b[at], b[at + 1u], b[at + 2u], b[at + 3u]) & before_depth(k);
 }
 
-// The same where rows are whole vectors.
+// The same for rows that are whole vectors.
 fn a_whole(row: u32, k: u32) -> vec4<u32> { return a[row / 4u + k] & before_depth(k); }
 fn b_whole(row: u32, k: u32) -> vec4<u32> { return b[row / 4u + k] & before_depth(k); }
 
-// One of the halves of what is loaded, where an operand is int16 (kernels/product/halves.wgsl).
+// Half 0 or 1 of a loaded vector, for int16 operands (kernels/product/halves.wgsl).
 alias AVector = vec4<u32>;
 alias BVector = vec4<u32>;
 

@@ -1,7 +1,7 @@
-"""The tiled float32 matrix product behind matmul, linear and conv2d: tile shapes, kernels and choice.
+"""The tiled float32 matrix product of matmul, linear and conv2d: tiles, kernels, and the choice of a tile.
 
-y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch. sgemm.wgsl says how a workgroup shares
-the work. It is the register tiling of gemm.wgsl in float32.
+y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch. sgemm.wgsl describes how a workgroup
+shares the work.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Tile:
 
     Attributes:
         threads_m, threads_n: threads along rows and along columns.
-        rows, quads: groups of four rows and of four columns that a thread makes. All threads must share the loads of a
-            step evenly.
+        rows, quads: groups of four rows, and of four columns, that a thread makes. Threads must be able to share the
+            loads of a step evenly.
     """
 
     threads_m: int
@@ -59,7 +59,7 @@ class Tile:
         }
 
     def groups(self, sizes: Sizes) -> int:
-        """Workgroups of a result."""
+        """The number of workgroups for a result."""
         m, n = 4 * self.threads_m * self.rows, 4 * self.threads_n * self.quads
         return sizes.batches * -(-sizes.rows // m) * -(-sizes.columns // n)
 
@@ -75,17 +75,18 @@ DEPTH = 16
 """Indices of k in a step."""
 
 TURNS = DEPTH + 2
-"""Loop turns of a step: its own, and those of its loops that Mesa does not unroll (measured: 18 at 64x64)."""
+"""Loop turns for a step: those along k, and those of other loops that Mesa does not unroll (measured: 18 at 64x64)."""
 
 MANY_GROUPS = 300
-"""Workgroups from which on the large tile keeps a large GPU busy (measured on an H200)."""
+"""The number of workgroups with which the large tile keeps a large GPU busy (measured on an H200)."""
 
 FEW_ROWS = 8
-"""Rows below which a tile would be mostly empty."""
+"""With fewer rows, a tile would be mostly padding."""
 
 
 def choose(sizes: Sizes, target: Target) -> str:
-    """The name of the tile for a product: the large one where it fills the GPU. A CPU has few cores to fill."""
+    """The name of the tile for a product: the large one if it fills the GPU. On a CPU, whose cores are few, it always
+    does."""
     return "64x64" if target.few_cores or TILES["64x64"].groups(sizes) >= MANY_GROUPS else "32x32"
 
 
@@ -99,11 +100,11 @@ class Product:
 
     Attributes:
         op: the operator's name.
-        stem: the WGSL file that defines the product's sides.
-        wide: operands bound as vectors where all rows are whole vectors.
-        sizes: from a call to the product's sizes.
-        matrix: whether the right side of a call is stored as a matrix.
-        gather: where it is not, the definition of `right_quad` that reads four of its columns.
+        stem: the WGSL file that reads the operands of the product.
+        wide: operands bound as vectors, where all rows are has_vectors vectors.
+        sizes: the product's sizes in a call.
+        matrix: whether the right operand of a call is stored as a matrix.
+        gather: WGSL binding of `right_quad`, which reads four columns, for calls where it is not.
         params: more uniform fields.
     """
 
@@ -115,18 +116,19 @@ class Product:
     gather: tuple[str, ...] = ()
     params: Callable[[Call], Params] = no_params
 
-    def whole(self, call: Call) -> bool:
-        """Whether both sides can be read as vectors."""
+    def has_vectors(self, call: Call) -> bool:
+        """Whether both operands can be read as vectors of four."""
         found = self.sizes(call)
         return found.columns % 4 == found.depth % 4 == 0 and self.matrix(call)
 
     def all_params(self, call: Call) -> Params:
-        """The uniform fields kernels/product/sgemm.wgsl and the operator's own file read."""
+        """The uniform fields of kernels/product/sgemm.wgsl and of the operator's own WGSL."""
         return {**{name: np.uint32(value) for name, value in vars(self.sizes(call)).items()}, **self.params(call)}
 
 
 def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
-    """The tiled kernels of an operator, by vectors where rows come in whole ones; `fields` are more of Kernel's."""
+    """The tiled kernels of an operator. They read vectors if all rows are has_vectors vectors. `fields` are more fields
+    of Kernel."""
     return tuple(_kernel(product, label, fields) for label in TILES)
 
 
@@ -138,7 +140,11 @@ def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
         return found.rows >= FEW_ROWS and label == choose(found, target)
 
     def source(call: Call) -> tuple[str, ...]:
-        return product.stem, "sgemm", *(("sgemm_wide",) if product.whole(call) else ("sgemm_narrow", *product.gather))
+        return (
+            product.stem,
+            "sgemm",
+            *(("sgemm_wide",) if product.has_vectors(call) else ("sgemm_narrow", *product.gather)),
+        )
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         return tile.groups(product.sizes(call)) * tile.threads, 1, 1
@@ -150,7 +156,7 @@ def _kernel(product: Product, label: str, fields: Mapping[str, Any]) -> Kernel:
         FLOAT,
         turns=lambda call: -(-product.sizes(call).depth // DEPTH) * TURNS,
         preferred=preferred,
-        wide=lambda call: product.wide if product.whole(call) else (),
+        wide=lambda call: product.wide if product.has_vectors(call) else (),
         params=product.all_params,
         constants=lambda call: tile.constants,
         threads=threads,

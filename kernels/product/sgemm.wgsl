@@ -1,10 +1,12 @@
-// Matrix product of float32, tiled twice: y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each batch.
-// A workgroup makes TILE_M x TILE_N quads of rows and columns, a thread ROWS x QUADS of them in registers. A step brings
-// DEPTH of k to workgroup memory, 4 x 4 elements a load, while the next step's are already under way; both sides are kept
-// and read as vectors along the result. What lies past the end of k is 0 on both sides; rows and columns past the
-// result's repeat others and are not stored. Linked: the constants in capitals; STRIDE, the distance of the columns of a
-// quad, left_block, place_of, right_quad and store_quad (sgemm_narrow, sgemm_wide); left_of, right_of and start (an
-// operator's own).
+// Matrix product of float32, tiled twice: y[m, n] = start(m, n) + sum over k of left[m, k] * right[k, n], for each
+// batch.
+// A workgroup makes TILE_M x TILE_N quads of rows and columns. A thread makes ROWS x QUADS of them in registers. A step
+// loads DEPTH indices of k to workgroup memory, in blocks of 4 x 4 elements; the loads of the next step are issued
+// before the products of this one. Both operands are stored there as vectors along the result's dimension.
+// Past the end of k both operands count as 0. Rows and columns past those of the result repeat others and are not
+// stored.
+// Linked: the constants in capitals; STRIDE, the distance between the columns of a quad, left_block, tile_position,
+// right_quad and store_quad (sgemm_narrow, sgemm_wide); left_of, right_of and start (the operator's file).
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
@@ -16,9 +18,9 @@ const LOADS = (TILE_M + TILE_N) * DEPTH / 4u / THREADS;
 var<workgroup> left_tile: array<array<vec4<f32>, TILE_M>, DEPTH>;
 var<workgroup> right_tile: array<array<vec4<f32>, TILE_N>, DEPTH>;
 
-// Quads of rows are mixed so that what neighbouring threads keep, at eight places of k or at four places four apart, is
-// never in one memory bank.
-fn mixed(m: u32, k: u32) -> u32 { return m ^ (k / 4u * 2u) ^ (k % 2u) ^ (k / 2u % 2u * 4u); }
+// Quads of rows are swizzled. Neighbouring threads store at eight indices of k, or at four indices that are four apart,
+// and the swizzle gives each of them another memory bank.
+fn swizzled(m: u32, k: u32) -> u32 { return m ^ (k / 4u * 2u) ^ (k % 2u) ^ (k / 2u % 2u * 4u); }
 
 // The first column of a quad of a tile.
 fn column_of(tile: u32, quad: u32) -> u32 { return tile * TILE_N * 4u + quad * select(1u, 4u, STRIDE == 1u); }
@@ -37,11 +39,11 @@ fn load(i: u32, tile: Tile, k: u32) -> mat4x4<f32> {
   );
 }
 
-fn keep(i: u32, block: mat4x4<f32>) {
+fn stage(i: u32, block: mat4x4<f32>) {
   for (var j = 0u; j < 4u; j++) {
     if (i < LEFT_LOADS) {
-      let place = place_of(i, j);
-      left_tile[place.x][mixed(place.y, place.x)] = block[j];
+      let at = tile_position(i, j);
+      left_tile[at.x][swizzled(at.y, at.x)] = block[j];
     } else {
       right_tile[(i - LEFT_LOADS) / TILE_N * 4u + j][(i - LEFT_LOADS) % TILE_N] = block[j];
     }
@@ -71,7 +73,7 @@ fn main(@builtin(local_invocation_index) local: u32,
   var next: array<mat4x4<f32>, LOADS>;
   for (var i = 0u; i < LOADS; i++) { next[i] = load(local + i * THREADS, tile, 0u); }
   for (var k = 0u; k < params.depth; k += DEPTH) {
-    for (var i = 0u; i < LOADS; i++) { keep(local + i * THREADS, next[i]); }
+    for (var i = 0u; i < LOADS; i++) { stage(local + i * THREADS, next[i]); }
     workgroupBarrier();
     if (k + DEPTH < params.depth) {
       for (var i = 0u; i < LOADS; i++) { next[i] = load(local + i * THREADS, tile, k + DEPTH); }
@@ -80,7 +82,7 @@ fn main(@builtin(local_invocation_index) local: u32,
       var b: array<vec4<f32>, QUADS>;
       for (var j = 0u; j < QUADS; j++) { b[j] = right_tile[s][j * THREADS_N + tn]; }
       for (var i = 0u; i < ROWS; i++) {
-        let a = left_tile[s][mixed(i * THREADS_M + tm, s)];
+        let a = left_tile[s][swizzled(i * THREADS_M + tm, s)];
         for (var j = 0u; j < QUADS; j++) {
           acc[i * 4u * QUADS + j] += a.x * b[j];
           acc[(i * 4u + 1u) * QUADS + j] += a.y * b[j];

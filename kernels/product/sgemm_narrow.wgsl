@@ -22,10 +22,11 @@ fn left_quad(base: u32, m: u32, k: u32) -> vec4<f32> {
   return vec4<f32>(left_item(at.x), left_item(at.y), left_item(at.z), left_item(at.w));
 }
 
-// Where vector j of load i is kept: k, and the quad of rows.
-fn place_of(i: u32, j: u32) -> vec2<u32> { return vec2<u32>(i % DEPTH, i / DEPTH * 4u + j); }
+// (k, quad of rows) of vector j of load i.
+fn tile_position(i: u32, j: u32) -> vec2<u32> { return vec2<u32>(i % DEPTH, i / DEPTH * 4u + j); }
 
-// The right side as a matrix. Past the end of a row stand the next one's elements, or the buffer's last.
+// The right operand as a matrix. Past the end of a row, elements of the next row are read, or the last one of the
+// buffer.
 fn right_quad(base: u32, k: u32, n: u32) -> vec4<f32> {
   let at = base + k * params.columns + n;
   let found = vec4<f32>(

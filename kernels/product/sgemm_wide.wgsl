@@ -17,8 +17,8 @@ fn left_row(base: u32, m: u32, k: u32) -> vec4<f32> {
   return select(vec4<f32>(), found, k < params.depth);
 }
 
-// Where vector j of load i is kept: k, and the quad of rows.
-fn place_of(i: u32, j: u32) -> vec2<u32> { return vec2<u32>(i % (DEPTH / 4u) * 4u + j, i / (DEPTH / 4u)); }
+// (k, quad of rows) of vector j of load i.
+fn tile_position(i: u32, j: u32) -> vec2<u32> { return vec2<u32>(i % (DEPTH / 4u) * 4u + j, i / (DEPTH / 4u)); }
 
 fn right_quad(base: u32, k: u32, n: u32) -> vec4<f32> {
   let found = right_item((base + k * params.columns + n) / 4u);

@@ -1,4 +1,4 @@
-"""Speeds of tiles on GPUs with matrix units. A rule uses them to choose between units and packed dot products."""
+"""Measured speeds of tiles on GPUs with matrix units, and the choice of a tile by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.target import Target
 
 
 class Tile(Protocol):
-    """The methods of `gemm.Tile` and `units.UnitTile` that the rule uses."""
+    """The methods of `gemm.Tile` and `units.UnitTile` that `fastest` uses."""
 
     @property
     def m(self) -> int:
@@ -23,10 +23,10 @@ class Tile(Protocol):
         """Channels that a workgroup makes."""
 
     def bytes_along(self, vectors: int) -> int:
-        """Bytes of k that a workgroup multiplies along `vectors` vectors of it, padding included."""
+        """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
 
     def groups(self, rows: int, channels: int) -> int:
-        """Workgroups of a result."""
+        """The number of workgroups for a result."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Speed:
     """How fast a tile is.
 
     Attributes:
-        at_once: workgroups that run at a time.
-        together: TOPS of that many in their loops over k; for dot products, in short loops (a large product reaches
-            100).
+        at_once: workgroups that run at the same time.
+        together: TOPS of that many workgroups in their loops over k. For dot products it is that of short loops (a
+            large product reaches 100).
         alone: TOPS of one workgroup while few others run.
-        rest: microseconds for everything else.
-        residual: additional microseconds with an int8 residual; larger tiles of units take more registers for it.
+        rest: microseconds outside of the loop over k.
+        residual: additional microseconds with an int8 residual: large tiles of matrix units need more registers for it.
     """
 
     at_once: int
@@ -48,66 +48,80 @@ class Speed:
     rest: float
     residual: float
 
-    def microseconds(self, groups: int, work: float, joined: bool, parts: int = 1) -> float:
-        """Expected microseconds of a call.
+    def microseconds(self, groups: int, work: float, residual: bool, halves_per_row: int = 1) -> float:
+        """The expected microseconds of a call.
 
         Args:
-            groups: its workgroups.
-            work: million operations of each, two for a multiply-accumulate.
-            joined: whether an int8 residual joins.
-            parts: rows of the product that make one row of the result: 1, or 2 of int16.
+            groups: number of workgroups.
+            work: million operations of a workgroup. A multiply-accumulate counts as two.
+            residual: whether the epilogue reads an int8 residual.
+            halves_per_row: rows of the product for a row of the result: 1, or 2 for int16.
         """
-        rest = (self.rest + (self.residual if joined else 0.0)) / parts
+        rest = (self.rest + (self.residual if residual else 0.0)) / halves_per_row
         waves, left = divmod(groups, self.at_once)
         last = left * work / min(left * self.alone, self.together) + rest if left else 0.0
         return waves * (self.at_once * work / self.together + rest) + last
 
 
 def _read(path: Path) -> tuple[str, Mapping[str, Speed]]:
-    """A part of the names of a family's adapters, and the speeds by tile: the numbers of Speed in order."""
+    """(text that the names of a family's adapters contain, speeds by tile) of a file. A speed has the fields of `Speed`
+    in order."""
     content = json.loads(path.read_text(encoding="utf-8"))
     return content["adapter"], {name: Speed(*numbers) for name, numbers in content["tiles"].items()}
 
 
 FAMILIES: Mapping[str, Mapping[str, Speed]] = dict(map(_read, sorted(Path(__file__).parent.glob("families/*.json"))))
-"""Speeds by tile of every family of adapters that was measured: a file each in `families/`."""
+"""Speeds by tile for every family of adapters that was measured. Each has a file in `families/`."""
 
 H200 = "NVIDIA H200"
 SPEEDS = FAMILIES[H200]
-"""Speeds on an NVIDIA H200, and the guess for others. They were fitted to the layers of ResNet-50, MobileNetV2,
-ViT-B/16 and two networks of 3x3 convolutions at batch 1 and 32, and to square products. Added up by network, the
-choices of `fastest` take at most a sixteenth more than the fastest tiles. Residuals, and few words along k (images of
-one channel, 16 to 32 channels), were fitted again to single layers after rounding by additions; dot products only to
-those. Layers were timed with their operands in the cache, where few large workgroups look better than in a network.
-Tiles that were not faster there (96x128) are left out."""
+"""Speeds on an NVIDIA H200. They also serve adapters that were not measured.
+
+They were fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two networks of 3x3 convolutions at batch 1 and
+32, and to square products. In each network the choices of `fastest` take at most a sixteenth more than the fastest
+tiles. Residuals and few words along k (images of one channel, 16 to 32 channels) were fitted again to single layers,
+after rounding by additions was introduced; dot products were fitted to single layers only. Layers were timed with their
+operands in the cache, where few large workgroups look better than in a network. Tiles that were not faster (96x128) are
+left out."""
 
 
 def family(adapter: str) -> str:
-    """The family that an adapter's name belongs to, or ''."""
+    """The name of the family that an adapter belongs to, by the adapter's name; '' if none."""
     return next((name for name in FAMILIES if name.lower() in adapter.lower()), "")
 
 
 def known(target: Target) -> bool:
-    """Whether the rules that choose kernels were measured on the target's family of adapters, or on software."""
+    """Whether the rules that choose kernels were measured on the target: on its family of adapters, or in software."""
     return not target.shares_memory or bool(family(target.name))
 
 
 SPLITTING = 24
-"""Splitting rows of int16 into rows of int8 takes as long as products with so many channels more, on an H200."""
+"""The time to split rows of int16 into rows of int8, as a number of channels that are multiplied in that time (measured
+on an H200)."""
 
 
 def fastest(
-    sizes: tuple[int, int, int], tiles: Mapping[str, Tile], joined: bool, adapter: str = H200, parts: int = 1
+    sizes: tuple[int, int, int],
+    tiles: Mapping[str, Tile],
+    residual: bool,
+    adapter: str = H200,
+    halves_per_row: int = 1,
 ) -> str:
-    """The name of the fastest tile with a known speed for (rows, channels, words along k) on an adapter. `joined`: an
-    int8 residual joins. `parts`: rows that make one of the result."""
+    """The name of the tile with the least expected time.
+
+    Args:
+        sizes: (rows, channels, words along k) of the product.
+        tiles: the tiles to choose from, by name. Those without a known speed are ignored.
+        residual, halves_per_row: as for `Speed.microseconds`.
+        adapter: name of the adapter.
+    """
     rows, channels, words = sizes
     speeds = FAMILIES.get(family(adapter), SPEEDS)
 
     def microseconds(name: str) -> float:
         tile = tiles[name]
-        columns = tile.n + (SPLITTING if parts > 1 else 0)
+        columns = tile.n + (SPLITTING if halves_per_row > 1 else 0)
         work = 2e-6 * tile.m * columns * tile.bytes_along(-(-words // 4))
-        return speeds[name].microseconds(tile.groups(rows, channels), work, joined, parts)
+        return speeds[name].microseconds(tile.groups(rows, channels), work, residual, halves_per_row)
 
     return min((name for name in tiles if name in speeds), key=microseconds)

@@ -1,6 +1,7 @@
-// What a module on int8 matrix units begins with, and the matrices that a unit multiplies. Linked: UNIT_M, UNIT_N, UNIT_K.
+// What a module on int8 matrix units begins with, and the matrices that a unit multiplies. Linked: UNIT_M, UNIT_N,
+// UNIT_K.
 
-diagnostic(off, chromium.subgroup_matrix_uniformity); // the subgroup is computed, and uniform in it
+diagnostic(off, chromium.subgroup_matrix_uniformity); // subgroup indices are computed, and uniform in each subgroup
 enable subgroups;
 enable chromium_experimental_subgroup_matrix;
 

@@ -1,4 +1,4 @@
-"""Tiles of the int8 matrix product for matrix units: kernels/product/gemm_units.wgsl."""
+"""Tiles of the int8 matrix product on matrix units (tensor cores): kernels/product/gemm_units.wgsl."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class UnitTile:
     """How a workgroup shares a matrix product on matrix units. It has the methods of `gemm.Tile`.
 
     Attributes:
-        unit: the matrix product that one unit computes at a time.
+        unit: the shape of the matrix product that a matrix unit computes at a time.
         subgroups_m, subgroups_n: subgroups along rows and along channels.
-        fragments_m, fragments_n: matrices of sums that each of them makes.
+        fragments_m, fragments_n: matrices of sums that a subgroup makes, along rows and along channels.
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time.
-        halves: rows of the product that make one row of the result: 1, or 2 of int16.
+        halves: rows of the product for a row of the result: 1, or 2 for int16.
     """
 
     unit: MatrixUnit
@@ -37,7 +37,7 @@ class UnitTile:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """The WGSL, and the names of what it chooses by the target."""
+        """WGSL to link: its file, and stems that the linker chooses by the target."""
         return self.body, "dot"
 
     @property
@@ -57,7 +57,7 @@ class UnitTile:
 
     @property
     def memory(self) -> int:
-        """Bytes of workgroup memory: rows of x and of w, or a row of every subgroup's matrices of sums."""
+        """Bytes of workgroup memory, which holds rows of x and of w, and later the sums of each subgroup."""
         sums = self.subgroups_m * self.subgroups_n * self.unit.m * (self.unit.n * self.fragments_n // 4 + 2)
         return 16 * max((self.m * self.halves + self.n) * (self.step + 1), sums)
 
@@ -74,43 +74,45 @@ class UnitTile:
         return self.unit in target.matrix_units
 
     def unrolled(self, target: Target) -> bool:
-        """Whether its loops are unrolled: always, or the sums leave the units' registers."""
+        """Whether the linker unrolls its loops: always, since sums would leave registers otherwise."""
         return True
 
     def at_depth(self, vectors: int) -> UnitTile:
-        """The tile with a step no longer than `vectors` vectors of k, in whole products of the unit."""
+        """The tile with a shorter step, if k has only `vectors` vectors. A step has whole products of the unit."""
         half = replace(self, step=self.step // 2)
-        whole = half.step >= max(vectors, 1) and half.step % (self.unit.k // 16) == 0
-        return half.at_depth(vectors) if whole and half.is_shared() else self
+        suffices = half.step >= max(vectors, 1) and half.step % (self.unit.k // 16) == 0
+        return half.at_depth(vectors) if suffices and half.is_shared() else self
 
     def is_shared(self) -> bool:
-        """Whether threads can share the loads of a step: equally many vectors of x, and of w, or one of w for some."""
+        """Whether threads can share the loads of a step: each loads equally many vectors of x, and equally many of w,
+        or some threads load one vector of w and the others none."""
         x, w = self.step * self.m, self.step * self.n
         return x % self.threads == 0 and (w % self.threads == 0 or self.threads % w == 0)
 
     def steps(self, vectors: int) -> int:
-        """Steps along `vectors` vectors of k."""
+        """The number of steps along `vectors` vectors of k."""
         return -(-vectors // self.step)
 
     def bytes_along(self, vectors: int) -> int:
-        """Bytes of k that a workgroup multiplies along `vectors` vectors of it, padding included."""
+        """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
         tile = self.at_depth(vectors)
         return 16 * tile.steps(vectors) * tile.step
 
     def turns(self, vectors: int) -> int:
-        """`Kernel.turns` along `vectors` vectors of k: one for each step, all else is unrolled."""
+        """`Kernel.turns` for `vectors` vectors of k: one for each step, since all other loops are unrolled."""
         return self.at_depth(vectors).steps(vectors)
 
     def groups(self, rows: int, channels: int) -> int:
-        """Workgroups of a result."""
+        """The number of workgroups for a result."""
         return -(-rows // self.m) * -(-channels // self.n)
 
     def padded(self, rows: int, channels: int) -> int:
-        """Elements of a result, including those of its last tiles beyond it."""
+        """The number of elements of all tiles of a result, padding included."""
         return self.groups(rows, channels) * self.m * self.n
 
     def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
-        """(channels, bytes along k) int8 -> words in order (column tile, step, channel, vector of k), zero padded."""
+        """A weight int8 (channels, bytes along k) as words in order (column tile, step, channel, vector of k), padded
+        with 0."""
         channels, depth = weight.shape
         shortest = self.at_depth(-(-depth // 16))
         steps = shortest.steps(-(-depth // 16))
@@ -120,7 +122,7 @@ class UnitTile:
 
 
 NVIDIA = MatrixUnit(16, 16, 32, lanes=32)
-"""The unit of NVIDIA's driver. It also has 16 x 8 x 32, which is not faster."""
+"""The shape that NVIDIA's driver offers (m, n, k). It also offers 16 x 8 x 32, which is not faster."""
 
 UNIT_TILES: Mapping[str, UnitTile] = {
     "units_160x128": UnitTile(NVIDIA, 2, 2, 5, 4),
@@ -133,10 +135,11 @@ UNIT_TILES: Mapping[str, UnitTile] = {
     "units_64x32_deep": UnitTile(NVIDIA, 2, 2, 2, 1, step=8),
     "units_32x32_deep": UnitTile(NVIDIA, 2, 2, 1, 1, step=16),
 }
-"""All tiles by the size of a workgroup's result. `deep` ones load more of k at a time."""
+"""All tiles, named by the size of a workgroup's result. Those called `deep` have a longer step along k."""
 
 
 def every_row(strides: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """The WGSL for rows that are contiguous along k. Without strides, finding them needs no divisions, which take a
-    unit's product as long as a fifth of its work (K = 256 on an H200)."""
+    """WGSL bindings for rows of x that lie one after another: a linear's, or those of a convolution with strides of 1.
+    They are found without divisions, which take a fifth of the time of a product on matrix units (K = 256 on an
+    H200)."""
     return ("row_of=every_row",) if set(strides) <= {1} else ()

@@ -1,4 +1,4 @@
-"""What convolution and linear share: int8 lowering of a weighted sum, its first operands, packed weights."""
+"""Code that convolutions and linear share: the int8 lowering of a weighted sum, its operands, and packed weights."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def input_zero(call: Call) -> int:
-    """The zero point of a weighted sum's input: that of the int8 or int16 operand, or of the quantization of a
-    float32 one."""
+    """The zero point of a weighted sum's input: that of an int8 or int16 operand, or that by which a float32 operand is
+    quantized."""
     zero: int = call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
     return zero
 
 
 def zero_words(call: Call) -> dict[str, tuple[int, int, int, int]]:
-    """The uniform field for reads outside an input: words of its zero point."""
+    """The uniform field that stands for elements outside of an image: words of the input's zero point."""
     zero = call.zeros[0]
     word = (zero & 0xFFFF) * 0x00010001 if call.inputs[0].dtype == INT16X4 else (zero & 0xFF) * 0x01010101
     return {"x_zeros": (word,) * 4}
 
 
 def window_params(call: Call) -> dict[str, tuple[int, int, int, int]]:
-    """Uniform fields of a convolution's window, transposed or not; `padding` begins with top and left."""
+    """Uniform fields of the window of a convolution, transposed or not. `padding` begins with top and left."""
     attrs, (_, _, height, width) = call.attrs, call.inputs[1].shape
     top, left, bottom, right = (*attrs["padding"], 0, 0)[:4]
     return {
@@ -86,14 +86,14 @@ def window_params(call: Call) -> dict[str, tuple[int, int, int, int]]:
 
 
 def convolution_params(call: Call) -> Params:
-    """Uniform fields of a convolution's window and groups, transposed or not."""
+    """Uniform fields of the window and the groups of a convolution, transposed or not."""
     channels, depth = call.inputs[1].shape[:2]
     per_group = np.uint32(channels // call.attrs["groups"])
     return {**window_params(call), "channels_per_group": per_group, "depth_per_group": np.uint32(depth)}
 
 
 def values(call: Call, weight: Array) -> Array:
-    """The whole numbers that a stored weight stands for, outputs first."""
+    """The integers of a stored weight of 8 or 4 bits, outputs first."""
     return bits.values(weight, call.inputs[0].shape[-1]) if groups.is_grouped(call) else weight
 
 
@@ -117,25 +117,43 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _sizes(rows: Array, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sums of |w| over the rows (outputs, taps) of a weight with these sums, without a copy in more bytes."""
+    """The sums of |w| over the rows of a weight int8 (outputs, taps), without a copy in a larger dtype. `sums` are the
+    sums of w."""
     sizes: NDArray[np.int64] = 2 * np.maximum(rows, 0).sum(1, dtype=np.int64) - sums
     return sizes
 
 
 def correction_of(x: QParams, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The operand `correction` for sums of weights: those times the zero point of an int8 x. The halves of an int16 x
-    have zero points of their own, so it is the sums themselves."""
+    """The operand `correction`.
+
+    Args:
+        x: quantization of the input.
+        sums: int64, the sums of the weights for each output.
+
+    Returns:
+        int64, shape of `sums`: the sums times the zero point of an int8 input. For int16 it is the sums themselves,
+        since the halves of x have zero points of their own.
+    """
     return sums if x.dtype == INT16X4 else x.zero * sums
 
 
 def factor_of(x: QParams) -> str:
-    """What `correction_of` multiplies by, in words."""
+    """The factor in `correction_of`, in words, for messages."""
     return "" if x.dtype == INT16X4 else f"the zero point {x.zero} times "
 
 
 def largest_accumulator(sizes: NDArray[np.int64], x: QParams, sums: NDArray[np.int64]) -> int:
-    """The largest |sum of x*w| + |zero * sum of w| of any int8 x, over outputs with these sums of |w| and of w. For
-    int16 x: the larger of the low halves' and of the high halves'."""
+    """The largest magnitude that an accumulator can reach.
+
+    Args:
+        sizes: int64 (outputs,), the sums of |w|.
+        x: quantization of the input.
+        sums: int64 (outputs,), the sums of w.
+
+    Returns:
+        The largest |sum of x * w| + |zero * sum of w| over all int8 inputs and all outputs. For int16 inputs, the
+        larger one of high and low halves.
+    """
     if x.dtype != INT16X4:
         return int((sizes * 128 + np.abs(x.zero * sums)).max())
     return max(largest_accumulator(sizes, QParams(1.0, zero), sums) for zero in halves.zeros(x.zero))
@@ -148,17 +166,27 @@ OPERANDS = (
     Operand("offset", constant=True, dtypes=(INT32, FLOAT32), valid=_valid_offset),
     Operand("correction", constant=True, dtypes=(INT32,), valid=_valid_correction),
 )
-"""Inputs of q8ta_conv2d, q8ta_linear and their q16ta forms. Per output channel: `multiplier` s_x*s_w/s_y*2^14, `offset`
-the bias in 2^-14 output steps, `correction` z_x*sum(w), or sum(w) of an int16 operand. With a float32 result the
-multiplier is s_x*s_w, and the offset counts its steps in float32, which has room for the bias of a channel whose
-weights are tiny or zero."""
+"""The operands of q8ta_conv2d, q8ta_linear and their q16ta forms. Three of them have a number for each output channel:
+
+* `multiplier`: s_x * s_w / s_y * 2^14;
+* `offset`: the bias in 2^-14 output steps;
+* `correction`: z_x * sum(w), or sum(w) for an int16 operand.
+
+With a float32 result the multiplier is s_x * s_w, and the offset is the bias in such steps, in float32: it has room for
+the bias of a channel whose weights are tiny or zero."""
 
 
 def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
-    """The int8 form of a weighted sum: q8ta_`name`, of an int16 operand q16ta_`name`. Its epilogue rounds, with a
-    residual or an activation before where there is one, or gives a float32 result.
+    """The int8 form of a weighted sum.
 
-    The weight's axis 0 is the output channel. Returns a reason if the accumulator or the epilogue could pass int32.
+    Args:
+        call: the quantized call. Axis 0 of its weight is the output channel. Its residual, activation and range are
+            fused. Without a quantized result, the result is float32.
+        name: the form is q8ta_`name`, or q16ta_`name` with an int16 operand.
+        attrs: attributes of the form, without the epilogue.
+
+    Returns:
+        The form, or the reason why there is none, for instance that the accumulator could pass int32.
     """
     weight, bias, x = call.constants.get(1), call.constants.get(2), call.q[0]
     if x is None:
@@ -198,7 +226,8 @@ def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
 def _form(
     call: QuantizedCall, op: str, attrs: Attrs, weight: Array, correction: Array, found: Rounding | str
 ) -> Int8Form | str:
-    """The form of a sum that is rounded as found, with the scales of the operand's rows where they have them."""
+    """The form of a sum with the rounding `found`, or the reason in it. Where rows of x have scales, the stage `rows`
+    is added."""
     if isinstance(found, str):
         return found
     stages, operands = found.epilogue.stages, found.operands
@@ -213,12 +242,12 @@ def _form(
 
 
 MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
-"""Multiply-accumulates of a kernel in the time in which a large GPU moves a byte: orders of magnitude, measured on an
-H200."""
+"""Multiply-accumulates that a kernel computes in the time in which a large GPU moves a byte, by the kind of kernel:
+orders of magnitude, measured on an H200."""
 
 
 def macs(call: Call) -> int:
-    """Multiply-accumulates of a weighted sum."""
+    """The number of multiply-accumulates of a call."""
     taps = call.inputs[0].shape[-1:] if groups.is_grouped(call) else call.inputs[1].shape[1:]
     return call.output.numel * math.prod(taps)
 
@@ -234,17 +263,17 @@ def is_depthwise(call: Call) -> bool:
 
 
 def quads_of_sums(call: Call, layout: Layout = Layout.DEFAULT) -> tuple[int, int, int]:
-    """The threads of a general kernel: one for four channels of a sum."""
+    """`Kernel.threads` of a general kernel: one thread for four channels of a sum."""
     channels = call.inputs[1].shape[0]
     return math.prod(epilogue.sums(call)) // channels * -(-channels // 4), 1, 1
 
 
 PER_CHANNEL = ("multiplier", "offset", "correction")
-"""Operands that every kernel binds as vectors of four channels."""
+"""Operands with a number for each channel. Every kernel binds them as vectors of four channels."""
 
 
 def pad4(call: Call, array: Array) -> Array:
-    """Per-channel numbers padded with zeros to a whole number of words' lanes."""
+    """`Kernel.prepack` of a number for each channel: padded with zeros to a multiple of four channels."""
     return np.pad(array, (0, -len(array) % 4))
 
 
@@ -253,7 +282,8 @@ PAD_CHANNELS = {2: pad4, 3: epilogue.pack_offset, 4: pad4}
 
 
 def pack_rows(rows: NDArray[np.int8]) -> NDArray[np.uint32]:
-    """(outputs, taps, depth) int8 -> words in order (outputs/4, taps, depth/4, output in quad), zero padded."""
+    """A weight int8 (outputs, taps, depth) as words in order (output quad, tap, depth quad, output in the quad), padded
+    with 0."""
     padded = np.pad(rows, ((0, -rows.shape[0] % 4), (0, 0), (0, -rows.shape[2] % 4)))
     o, taps, depth = padded.shape
     quads = padded.reshape(o // 4, 4, taps, depth // 4, 4).transpose(0, 2, 3, 1, 4)

@@ -10,10 +10,11 @@ fn add_products(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: 
   return dot_quad(acc, a, b0, b1, b2, b3);
 }
 
-// The same of the products' sum.
+// The same for a sum of products.
 fn add_sum(acc: vec4<i32>, sum: vec4<i32>, factor: vec4<i32>) -> vec4<i32> { return acc + sum; }
 
-// The weights come behind the factors in rows of COLUMNS vectors, two rows in one: the first in the high bits of each byte.
+// The weights come behind the factors in rows of COLUMNS vectors, two rows in one: the first in the high bits of each
+// byte.
 fn load_w4(at: u32) -> vec4<u32> {
   let row = at / COLUMNS;
   let pair = weight[params.factors + row / 2u * COLUMNS + at % COLUMNS];

@@ -1,1 +1,1 @@
-"""Recurrent layers: lstm and gru, one dispatch for all steps of a direction."""
+"""Recurrent layers, lstm and gru: one dispatch for all steps of a layer in one direction."""

@@ -1,4 +1,4 @@
-"""One step of the cells of recurrent layers, in float64 and in integers, as torch defines lstm and gru."""
+"""The cells of recurrent layers: one step of lstm and gru as torch defines them, in float64 and in integers."""
 
 from __future__ import annotations
 
@@ -21,62 +21,66 @@ GATE = 15
 """Fraction bits of the results of sigmoid and tanh."""
 
 STATE_LIMIT = 2**23 - 1
-"""Bound of states, and of what a gate multiplies: 128 where a state has all its fraction bits."""
+"""The largest magnitude of states, and of the factor of a gate: 128 in real values, without shifts."""
 
 Shifts = tuple[int, int]
-"""How many fraction bits fewer the hidden states that the product reads have, and the states that a cell keeps: none
-where they stay within 4 and 128, more where calibration met larger ones."""
+"""The numbers of fraction bits that are given up for a larger range: (of the hidden states in the product, of the
+states of a cell). Both are 0 if hidden states stay within 4 and states within 128; calibration chooses more for larger
+ones."""
 
 KNOTS = 512
-"""Segments of tanh from 0 to REACH. Beyond REACH it is 1 in all its fraction bits."""
+"""Segments of tanh from 0 to REACH. Beyond REACH it is 1 to GATE fraction bits."""
 
 REACH = 8
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One step of a layer. It takes, with one entry for each gate, slices of the projected input and of the product
-    with the hidden state, and the hidden state and the cell's own state. It returns both states anew.
+    """The cell of a recurrent layer.
 
     Attributes:
         gates: number of gates.
-        keeps: whether it has a state besides the hidden one.
+        has_cell_state: whether it has a state besides the hidden state.
+        real: one step in float64: (projected input (gates, batch, units), product with the hidden state of the same
+            shape, hidden state (batch, units), cell state) -> (hidden state, cell state).
+        integer: the same in integers, with two more arguments: the knots of tanh, and Shifts.
     """
 
     gates: int
-    keeps: bool
+    has_cell_state: bool
     real: Callable[[Floats, Floats, Floats, Floats], tuple[Floats, Floats]]
     integer: Callable[[Int64, Int64, Int64, Int64, Int64, Shifts], tuple[Int64, Int64]]
 
 
 def tanh_knots() -> NDArray[np.int32]:
-    """tanh at the ends of its segments, in 2^-GATE."""
+    """tanh at the ends of its segments, int32 (KNOTS + 1,), in 2^-GATE."""
     return np.rint(np.tanh(np.linspace(0, REACH, KNOTS + 1)) * 2.0**GATE).astype(np.int32)
 
 
 def tanh(x: Int64, knots: Int64) -> Int64:
-    """tanh between its knots: from 2^-FRACTION to 2^-GATE."""
+    """tanh of x in 2^-FRACTION, interpolated between its knots. The result is in 2^-GATE."""
     bits = (REACH << FRACTION).bit_length() - 1 - (KNOTS.bit_length() - 1)
     size = np.minimum(np.abs(x), (REACH << FRACTION) - 1)
-    at, part = size >> bits, size & ((1 << bits) - 1)
-    value = knots[at] + (((knots[at + 1] - knots[at]) * part + (1 << (bits - 1))) >> bits)
+    segment, fraction = size >> bits, size & ((1 << bits) - 1)
+    value = knots[segment] + (((knots[segment + 1] - knots[segment]) * fraction + (1 << (bits - 1))) >> bits)
     found: Int64 = np.where(x < 0, -value, value)
     return found
 
 
 def sigmoid(x: Int64, knots: Int64) -> Int64:
-    """(1 + tanh(x / 2)) / 2."""
+    """sigmoid of x in 2^-FRACTION as (1 + tanh(x / 2)) / 2. The result is in 2^-GATE."""
     return ((1 << GATE) + tanh(x >> 1, knots)) >> 1
 
 
 def gated(gate: Int64, x: Int64) -> Int64:
-    """gate * x, with x in two slices that int32 holds up to STATE_LIMIT, rounded half up."""
+    """gate * x, rounded half up, for a gate in 2^-GATE. x is split into high and low bits, so that products fit int32
+    up to STATE_LIMIT."""
     found: Int64 = (gate * (x >> 8) + ((gate * (x & 255) + 128) >> 8) + (1 << (GATE - 9))) >> (GATE - 8)
     return found
 
 
 def _sigmoid(x: Floats) -> Floats:
-    e = np.exp(-np.abs(x))  # 0 at infinities, whose gates close
+    e = np.exp(-np.abs(x))  # 0 at infinities
     return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
 
 
@@ -116,13 +120,16 @@ CELLS: Mapping[str, Cell] = {"lstm": Cell(4, True, _lstm, _lstm_int8), "gru": Ce
 def run(
     pre: Array, hidden: Array, state: Array, reverse: bool, step: Callable[[Array, Array, Array], tuple[Array, Array]]
 ) -> tuple[Array, Array]:
-    """All steps of a layer in one direction: the hidden states of every step, and the cell's last state.
+    """Runs all steps of a layer in one direction.
 
     Args:
         pre: the projected input, (steps, batch, gates * units).
-        hidden, state: what the first step reads, (batch, units).
-        reverse: whether the last step comes first.
-        step: one step, from its slice of `pre`, hidden and state to both anew.
+        hidden, state: the first states, (batch, units).
+        reverse: whether the last step is run first.
+        step: (projected input of a step, hidden, state) -> (hidden, state).
+
+    Returns:
+        The hidden states of all steps, (steps, batch, units), and the last state, (batch, units).
     """
     found = np.empty((len(pre), *hidden.shape), hidden.dtype)
     for time in reversed(range(len(pre))) if reverse else range(len(pre)):

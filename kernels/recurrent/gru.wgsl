@@ -1,4 +1,4 @@
-// torch's gates: reset, update, new.
+// Gates in torch's order: reset, update, new.
 fn first_state(row: u32, unit: u32) -> f32 { return first_hidden(row, unit); }
 
 fn cell_step(at: vec4<u32>, hidden: f32, state: f32) -> Next {

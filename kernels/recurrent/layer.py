@@ -1,4 +1,5 @@
-"""What float and int8 layers share: attributes, the shape rule, and how a workgroup runs the steps of a row."""
+"""Code that float32 and int8 layers share: attributes, the shape rule, and kernels that run the steps of a row in a
+workgroup."""
 
 from __future__ import annotations
 
@@ -22,24 +23,35 @@ SCHEMA: Mapping[str, Attr] = {
     "result": Attr("enum", choices=("sequence", "state")),
     "shifts": Attr("ints", low=0, high=12, length=2),
 }
-"""`reverse`: the last step comes first. `batch_first`: dimension 0 is the batch and 1 the steps, else the other way
-round. `result`: the hidden states of all steps, or the cell's state after its last step, (batch, units): the cell state
-of lstm, the hidden state of gru. `shifts`: `cells.Shifts` of the int8 form."""
+"""* `reverse`: the last step is run first.
+* `batch_first`: dimension 0 is the batch and dimension 1 the steps; else the other way round.
+* `result`: 'sequence', the hidden states of all steps, or 'state', the state after the last step (batch, units), which
+  is the cell state of lstm and the hidden state of gru.
+* `shifts`: `cells.Shifts` of the int8 form."""
 
 MOST_UNITS = 2000
-"""Most hidden states: a workgroup's memory holds them."""
+"""The most hidden units, since workgroup memory holds their states."""
 
 PACE = 8
-"""Hidden states, or words of them, in an unrolled turn of the product's loop."""
+"""Items of hidden states in a turn of the product's loop, which is unrolled."""
 
 SMALL, LARGE = 64, 256
-"""Threads of a workgroup, each for one unit at a time."""
+"""Threads of a workgroup. A thread computes one unit at a time."""
 
 
 def infer(cell: str, pre: Shape, weight: Shape, bias: Shape, first: Sequence[Shape], attrs: Attrs) -> Shape:
-    """The result's shape, from those of the projected input, the weight, the bias and the states that come in.
+    """The shape of a layer's result.
 
-    Raises GraphError where they do not fit."""
+    Args:
+        cell: 'lstm' or 'gru'.
+        pre: shape of the projected input.
+        weight, bias: shapes of the recurrent weight (gates * units, units) and its bias (gates * units,).
+        first: shapes of the first states, (batch, units) or (1, units).
+        attrs: attributes of SCHEMA.
+
+    Raises:
+        GraphError: shapes do not fit, or there are more than MOST_UNITS units.
+    """
     gates, units = CELLS[cell].gates, weight[-1] if weight else 0
     if len(pre) != 3 or weight != (gates * units, units) or bias != (gates * units,) or pre[2] != gates * units:
         raise GraphError(f"{cell} of {pre} with weight {weight} and bias {bias}: each has {gates} gates of all units")
@@ -52,7 +64,7 @@ def infer(cell: str, pre: Shape, weight: Shape, bias: Shape, first: Sequence[Sha
 
 
 def steps_first(x: Array, attrs: Attrs) -> Array:
-    """A sequence with its steps in dimension 0; or from that to the order of the attributes."""
+    """A sequence in the order of the attributes, with its steps moved to dimension 0. It is its own inverse."""
     return np.swapaxes(x, 0, 1) if attrs["batch_first"] else x
 
 
@@ -69,25 +81,26 @@ def _units(call: Call) -> int:
 
 
 def macs(call: Call) -> int:
-    """Multiply-accumulates with hidden states."""
+    """The number of multiply-accumulates of a call: those with hidden states."""
     return _batch(call) * _steps(call) * call.inputs[1].numel
 
 
 def work(call: Call) -> int:
-    """Loop steps of all threads."""
+    """`Op.work`: loop steps of all threads."""
     return macs(call) + call.inputs[0].numel
 
 
 def padded(units: int, lanes: int) -> int:
-    """Number of items of `lanes` hidden states, zeros to whole turns included."""
+    """The number of items, of `lanes` hidden states each, padded to whole turns of PACE items."""
     return -(-units // (lanes * PACE)) * PACE
 
 
 def pack_weight(call: Call, weight: Array, lanes: int) -> Array:
-    """(items, gates, units, lanes): the threads of a workgroup read adjacent numbers."""
+    """The weight (gates * units, units) as (items, gates, units, lanes), so that neighbouring threads read neighbouring
+    numbers."""
     units = weight.shape[1]
-    long = np.pad(weight, ((0, 0), (0, padded(units, lanes) * lanes - units)))
-    return np.ascontiguousarray(long.reshape(-1, units, padded(units, lanes), lanes).transpose(2, 0, 1, 3))
+    full = np.pad(weight, ((0, 0), (0, padded(units, lanes) * lanes - units)))
+    return np.ascontiguousarray(full.reshape(-1, units, padded(units, lanes), lanes).transpose(2, 0, 1, 3))
 
 
 def params(call: Call, lanes: int) -> Params:
@@ -102,21 +115,31 @@ def params(call: Call, lanes: int) -> Params:
 
 
 def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: Any) -> tuple[Kernel, ...]:
-    """The kernels of a layer, a workgroup for each row of the batch: one of few threads for few units, one of more."""
+    """The kernels of a layer, which have a workgroup for each row of the batch: one with SMALL threads for few units,
+    one with LARGE threads.
+
+    Args:
+        name: of the operator.
+        cell: 'lstm' or 'gru'.
+        files: WGSL files.
+        lanes: hidden states of an item.
+        options: more fields of Kernel.
+    """
 
     def supports(call: Call, target: Target, threads: int) -> bool:
         return (_units(call) <= SMALL) == (threads == SMALL)
 
     def source(call: Call) -> tuple[str, ...]:
-        kept = call.attrs["result"]
-        return "recurrent", *files, f"keep_step=keep_step_of_{kept}", f"keep_end=keep_end_of_{kept}"
+        result = call.attrs["result"]
+        return "recurrent", *files, f"store_step=store_step_of_{result}", f"store_end=store_end_of_{result}"
 
     def constants(call: Call, threads: int) -> dict[str, int]:
         found = padded(_units(call), lanes)
         return {"UNITS": _units(call), "ITEMS": found, "THREADS": threads, "GATES": CELLS[cell].gates, "PACE": PACE}
 
     def turns(call: Call, threads: int) -> int:
-        """Of the steps, and in each of the product and of what packs; a loop takes one more to end."""
+        """Turns of the loops over steps, and in each step over the product and over items. Each loop has one more turn
+        for its end."""
         found = padded(_units(call), lanes)
         product, pack = found // PACE + 1, -(-found // threads) + 1
         return pack + 1 + _steps(call) * (1 + -(-_units(call) // threads) * product + pack)
@@ -133,7 +156,7 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
             constants=functools.partial(constants, threads=threads),
             threads=functools.partial(grid, threads=threads),
             workgroup=(threads, 1, 1),
-            unrolled=lambda target: True,  # loops of fixed turns: `turns` does not count them
+            unrolled=lambda target: True,  # loops with a fixed number of turns, which `turns` does not count
             **options,
         )
         for suffix, threads in ((".small", SMALL), ("", LARGE))

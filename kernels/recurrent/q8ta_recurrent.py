@@ -1,8 +1,8 @@
-"""q8ta_lstm and q8ta_gru: layers with int8 weights, whose states are fixed-point numbers of more bits than int8.
+"""q8ta_lstm and q8ta_gru: recurrent layers with int8 weights and fixed-point states of more than 8 bits.
 
-The projected input is int16. Sums and states have 16 fraction bits, gates 15, and the product takes hidden states of 13
-fraction bits as two int8. So nothing is rounded to int8 from step to step, only the stored result is. Bytes and states
-follow from integers and are the same on every device.
+The projected input is int16. Sums and states have 16 fraction bits, gates have 15. The product reads hidden states with
+13 fraction bits, each as two int8. So only the stored result is rounded to int8, not the states from step to step. All
+arithmetic is in integers, so that bytes and states are the same on every device.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from q8ta_wgpu.kernels.recurrent import cells, layer
 from q8ta_wgpu.kernels.recurrent.cells import CELLS, FRACTION, KNOTS, Int64
 
 PROJECTED = QParams(2.0**-10, 0, INT16X4)
-"""Quantization of the projected input: up to 32, far beyond where sigmoid and tanh saturate."""
+"""Quantization of the projected input: up to 32, far beyond the values where sigmoid and tanh saturate."""
 
-CARRIED = 13
+PRODUCT_FRACTION = 13
 """Fraction bits of the hidden states in the product."""
 
-CARRIED_LIMIT = (1 << 15) - 129
-"""Bound of a first hidden state in the product, almost 4 without a shift; all others lie between it and tanh."""
+PRODUCT_LIMIT = (1 << 15) - 129
+"""The largest magnitude of a first hidden state in the product: almost 4 without a shift. Later ones lie between the
+first one and results of tanh."""
 
 SUM_LIMIT = 2.0**27
-"""Bound of each term of a sum: four of them stay in int32."""
+"""The largest magnitude of each term of a sum: four of them fit int32."""
 
 
 def lower(call: QuantizedCall, cell: str) -> Int8Form | str:
-    """The int8 form: multipliers from steps of sums to 2^-FRACTION, and the bias in 2^-FRACTION."""
+    """The int8 form of a layer, or the reason why there is none. Its multipliers convert sums to 2^-FRACTION, and its
+    bias is in 2^-FRACTION."""
     weight, bias = call.constants.get(1), call.constants.get(2)
     if call.q[0] != PROJECTED or not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
         return "it needs a projected input in int16 and a quantized weight"
     if weight.axis != 0 or weight.zero.any():
         return "its weight has another zero point than 0, or scales along another axis than its outputs"
-    multiplier = (weight.scale * 2.0 ** (FRACTION - CARRIED + call.attrs["shifts"][0])).astype(np.float32)
+    multiplier = (weight.scale * 2.0 ** (FRACTION - PRODUCT_FRACTION + call.attrs["shifts"][0])).astype(np.float32)
     offset = np.rint(np.clip(bias.astype(np.float64) * 2.0**FRACTION, -SUM_LIMIT, SUM_LIMIT)).astype(np.int32)
     if not (np.isfinite(multiplier).all() and multiplier.max() < 2.0**100):
         return f"a scale of its weight, {weight.scale.max():.3g}, is too large"
@@ -64,7 +66,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs, cell: str) -> tuple[Shap
             f"q8ta_{cell} takes multipliers and a bias of one shape, and {KNOTS + 1} knots: found {multiplier.shape}, "
             f"{bias.shape} and {knots.shape}"
         )
-    if _carry(cell, attrs) < 1:
+    if _product_shift(cell, attrs) < 1:
         raise GraphError(f"q8ta_{cell}: shifts {attrs['shifts']} leave its states fewer bits than its product reads")
     shape = layer.infer(cell, pre.shape, weight.shape, bias.shape, [t.shape for t in first], attrs)
     return shape, INT8X4 if attrs["result"] == "sequence" else FLOAT32
@@ -87,24 +89,26 @@ def _valid_knots(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 def _fractions(cell: str, attrs: Attrs) -> tuple[int, int]:
-    """Fraction bits of hidden states and of kept ones, which are the same where a cell keeps no other."""
-    kept = FRACTION - int(attrs["shifts"][1])
-    return FRACTION if CELLS[cell].keeps else kept, kept
+    """(fraction bits of hidden states, fraction bits of the cell state). Both are the same for cells without a cell
+    state."""
+    state = FRACTION - int(attrs["shifts"][1])
+    return FRACTION if CELLS[cell].has_cell_state else state, state
 
 
-def _carry(cell: str, attrs: Attrs) -> int:
-    """Fraction bits of a hidden state that the product does not read."""
-    return _fractions(cell, attrs)[0] - CARRIED + int(attrs["shifts"][0])
+def _product_shift(cell: str, attrs: Attrs) -> int:
+    """The number of low bits of a hidden state that are rounded off for the product."""
+    return _fractions(cell, attrs)[0] - PRODUCT_FRACTION + int(attrs["shifts"][0])
 
 
 def _hidden_limit(cell: str, attrs: Attrs) -> int:
-    """Bound of a first hidden state. Where it is kept, its difference from a tanh is within STATE_LIMIT as well."""
-    limit = CARRIED_LIMIT << _carry(cell, attrs)
-    return limit if CELLS[cell].keeps else min(limit, cells.STATE_LIMIT - (1 << FRACTION))
+    """The largest magnitude of a first hidden state. If it is the cell's only state, its difference from a tanh is
+    within STATE_LIMIT, too."""
+    limit = PRODUCT_LIMIT << _product_shift(cell, attrs)
+    return limit if CELLS[cell].has_cell_state else min(limit, cells.STATE_LIMIT - (1 << FRACTION))
 
 
 def _fixed(x: Array, rows: int, fraction: int, limit: int) -> Int64:
-    """A state that comes in, of 2^-fraction; NaN is 0."""
+    """A first state in 2^-fraction, int64 (rows, units). NaN is 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         steps = np.clip(np.rint(x.astype(np.float32) * np.float32(2.0**fraction)), -limit, limit)
     return np.broadcast_to(np.nan_to_num(steps).astype(np.int64), (rows, x.shape[1]))
@@ -120,42 +124,42 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     pre, weight, multiplier, bias, knots, hidden, *state = arrays
     gates, table = CELLS[cell].gates, knots.astype(np.int64)
     pre = layer.steps_first(pre, call.attrs).astype(np.int64) << (FRACTION - 10)
-    fraction, kept_fraction = _fractions(cell, call.attrs)
+    fraction, state_fraction = _fractions(cell, call.attrs)
     first = _fixed(hidden, pre.shape[1], fraction, _hidden_limit(cell, call.attrs))
-    kept = _fixed(state[0], pre.shape[1], kept_fraction, cells.STATE_LIMIT) if state else first
+    first_state = _fixed(state[0], pre.shape[1], state_fraction, cells.STATE_LIMIT) if state else first
     transposed = weight.astype(np.float64).T  # exact: sums are integers below 2^53
 
     def step(x: Array, hidden: Array, state: Array) -> tuple[Array, Array]:
-        carried = arithmetic.rte(hidden, _carry(cell, call.attrs))
-        high = (carried + 128) >> 8
-        sums = [(part.astype(np.float64) @ transposed).astype(np.int64) for part in (high, carried - (high << 8))]
+        operand = arithmetic.rte(hidden, _product_shift(cell, call.attrs))
+        high = (operand + 128) >> 8
+        sums = [(half.astype(np.float64) @ transposed).astype(np.int64) for half in (high, operand - (high << 8))]
         scaled = _scaled(sums[0], multiplier * np.float32(256)) + _scaled(sums[1], multiplier) + bias
-        by_gate = [np.stack(np.split(part, gates, axis=1)) for part in (x, scaled)]
+        by_gate = [np.stack(np.split(term, gates, axis=1)) for term in (x, scaled)]
         return CELLS[cell].integer(by_gate[0], by_gate[1], hidden, state, table, call.attrs["shifts"])
 
-    sequence, last = cells.run(pre, first, kept, call.attrs["reverse"], step)
+    sequence, last = cells.run(pre, first, first_state, call.attrs["reverse"], step)
     if call.attrs["result"] == "state":
-        return last.astype(np.float32) * np.float32(2.0**-kept_fraction)
+        return last.astype(np.float32) * np.float32(2.0**-state_fraction)
     steps = np.rint(layer.steps_first(sequence, call.attrs).astype(np.float32) * _multiplier(call, fraction))
     return arithmetic.stored(call, np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64))
 
 
 def _multiplier(call: Call, fraction: int) -> np.float32:
-    """The factor from 2^-fraction to steps of the result."""
+    """The number of the result's steps in 2^-fraction."""
     return np.float32(2.0**-fraction / call.output.q.scale) if call.output.q else np.float32(1)
 
 
 def _params(call: Call, cell: str) -> Params:
-    hidden, kept = _fractions(cell, call.attrs)
+    hidden, state = _fractions(cell, call.attrs)
     product_shift, state_shift = call.attrs["shifts"]
     return {
         **layer.params(call, lanes=4),
         "hidden_steps": np.float32(2.0**hidden),
         "hidden_limit": np.float32(_hidden_limit(cell, call.attrs)),
-        "carry": np.uint32(_carry(cell, call.attrs)),
+        "carry": np.uint32(_product_shift(cell, call.attrs)),
         "product_shift": np.uint32(product_shift),
-        "state_steps": np.float32(2.0**kept),
-        "state_step": np.float32(2.0**-kept),
+        "state_steps": np.float32(2.0**state),
+        "state_step": np.float32(2.0**-state),
         "state_shift": np.uint32(state_shift),
         "scale": _multiplier(call, hidden),
         "zero": np.int32(call.output.q.zero if call.output.q else 0),
@@ -169,7 +173,7 @@ def _pack_weight(call: Call, weight: Array) -> Array:
 
 
 def _op(cell: str) -> Op:
-    name, state = f"q8ta_{cell}", (Operand("cell"),) if CELLS[cell].keeps else ()
+    name, state = f"q8ta_{cell}", (Operand("cell"),) if CELLS[cell].has_cell_state else ()
     return Op(
         name=name,
         operands=(

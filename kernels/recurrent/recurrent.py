@@ -1,8 +1,8 @@
-"""lstm and gru after their projected input: all steps of a layer in one direction, in one dispatch.
+"""lstm and gru: all steps of a recurrent layer in one direction, in one dispatch.
 
-The products of the input with its weights are one `linear` over all steps. Each step then has the product with the
-hidden state, and the cell. aten's lstm and gru, of several layers and of both directions, are imported as linears,
-these operators and cats.
+Their input is the projected input: the products of the network's input with its weights, a `linear` over all steps. A
+step computes the product with the hidden state, and the cell. aten's lstm and gru, which may have several layers and
+two directions, are imported as linears, these operators and cats.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs, cell: str) -> tuple[Shap
 def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     pre, weight, bias, hidden, *state = (a.astype(np.float64) for a in arrays)
     pre = layer.steps_first(pre, call.attrs)
-    hidden, kept = (np.broadcast_to(a, (pre.shape[1], a.shape[1])) for a in (hidden, *(state or [hidden])))
+    hidden, cell_state = (np.broadcast_to(a, (pre.shape[1], a.shape[1])) for a in (hidden, *(state or [hidden])))
 
     def step(x: Array, hidden: Array, state: Array) -> tuple[Array, Array]:
         sums = hidden @ weight.T + bias
-        by_gate = [np.stack(np.split(part, CELLS[cell].gates, axis=1)) for part in (x, sums)]
+        by_gate = [np.stack(np.split(term, CELLS[cell].gates, axis=1)) for term in (x, sums)]
         return CELLS[cell].real(by_gate[0], by_gate[1], hidden, state)
 
-    sequence, last = cells.run(pre, hidden, kept, call.attrs["reverse"], step)
+    sequence, last = cells.run(pre, hidden, cell_state, call.attrs["reverse"], step)
     found = layer.steps_first(sequence, call.attrs) if call.attrs["result"] == "sequence" else last
     return found.astype(np.float32)
 
@@ -58,7 +58,7 @@ class _Layers:
         if count != expected:
             raise b.refuse(
                 "it projects its hidden states (proj_size), which is not supported: leave proj_size at 0 and put a "
-                'linear behind it, or leave it to PyTorch (unsupported="torch")'
+                'linear after it, or leave it to PyTorch (unsupported="torch")'
             )
         if args["train"] and args["dropout"]:
             raise b.refuse("dropout is not supported: export in eval mode")
@@ -67,42 +67,38 @@ class _Layers:
             raise b.refuse(f"it has {units} hidden units, {layer.MOST_UNITS} at most are supported")
 
     def run(self) -> list[str]:
-        """Results as aten has them: the last layer's hidden states of all steps, then the last states of all layers."""
+        """The results in aten's order: the hidden states of all steps of the last layer, then the last states of all
+        layers."""
         x, hidden, states = self.args["input"], [], []
         for index in range(self.args["num_layers"]):
             reverse = (False, True) if self.directions == 2 else (self.args.get("reverse", False),)
-            made = [self._direction(x, index * self.directions + d, back) for d, back in enumerate(reverse)]
-            x = made[0][0] if len(made) == 1 else self.b.emit("cat", [sequence for sequence, _, _ in made], {"dim": 2})
-            hidden += [last for _, last, _ in made]
-            states += [state for _, _, state in made]
-        last = [hidden, states] if CELLS[self.cell].keeps else [states]
-        return [x, *(self.b.aten("aten.stack.default", {"tensors": parts, "dim": 0}) for parts in last)]
+            results = [self._direction(x, index * self.directions + d, back) for d, back in enumerate(reverse)]
+            sequences = [sequence for sequence, _, _ in results]
+            x = sequences[0] if len(results) == 1 else self.b.emit("cat", sequences, {"dim": 2})
+            hidden += [last for _, last, _ in results]
+            states += [state for _, _, state in results]
+        last = [hidden, states] if CELLS[self.cell].has_cell_state else [states]
+        return [x, *(self.b.aten("aten.stack.default", {"tensors": tensors, "dim": 0}) for tensors in last)]
 
     def _direction(self, x: str, index: int, reverse: bool) -> tuple[str, str, str]:
-        """One layer in one direction: all hidden states, the last of them, and the cell's last state."""
-        b, attrs = (
-            self.b,
-            {"reverse": reverse}
-            | {
-                "batch_first": self.args["batch_first"],
-                "shifts": tuple(self.args["shifts"]),
-            },
-        )
+        """(all hidden states, the last hidden state, the last state of the cell) of a layer in one direction."""
+        b, batch_first = self.b, self.args["batch_first"]
+        attrs = {"reverse": reverse, "batch_first": batch_first, "shifts": tuple(self.args["shifts"])}
         weight, recurrent, *biases = self.args["params"][self.each * index :][: self.each]
         none = np.zeros(b.type(weight).shape[0], np.float32)
         bias, recurrent_bias = biases or (b.constant(none, "bias") for _ in range(2))
         pre = b.emit("linear", (x, weight, bias))
-        if b.array(weight) is None:  # dequantized: the program is quantized
+        if b.array(weight) is None:  # the weight is dequantized, so the program is quantized
             pre = b.rounded(pre, q8ta_recurrent.PROJECTED)
         inputs = (pre, recurrent, recurrent_bias, *self._first(index))
         sequence, state = (b.emit(self.cell, inputs, {**attrs, "result": r}) for r in ("sequence", "state"))
-        time = 1 if attrs["batch_first"] else 0
+        time = 1 if batch_first else 0
         last = b.aten("aten.select.int", {"self": sequence, "dim": time, "index": 0 if reverse else -1})
         return sequence, last, state
 
     def _first(self, index: int) -> list[str]:
-        """The first states of a layer's direction. A constant with equal rows becomes one row."""
-        states = self.args["hx"] if CELLS[self.cell].keeps else [self.args["hx"]]
+        """The first states of a layer in one direction. A constant with equal rows becomes a single row."""
+        states = self.args["hx"] if CELLS[self.cell].has_cell_state else [self.args["hx"]]
         found = []
         for name in states:
             array = self.b.array(name)
@@ -123,10 +119,11 @@ class _Layer:
     """One of ONNX's recurrent layers.
 
     Attributes:
-        cell: of ours.
-        gates: where ONNX has each of the cell's gates: i o f c and z r h; None where it has no such gate.
+        cell: 'lstm' or 'gru', which computes it.
+        gates: the index in ONNX's order (i o f c, and z r h) of each gate of the cell; None for a gate that ONNX's
+            layer does not have.
         functions: the activations that it must have.
-        fixed: the biases of gates that ONNX has not: 64 opens one, -64 closes it, beyond float32's last bit.
+        fixed: biases for the gates that ONNX's layer does not have: 64 opens a gate, -64 closes it, exactly in float32.
     """
 
     cell: str
@@ -143,13 +140,14 @@ _ONNX = {
 
 
 def _onnx(name: str) -> Import:
-    """The importer of ONNX's LSTM, GRU or RNN: one layer in one direction or both, its gates in our order. With an
-    argument `steps` its two weights are int8, and steps their scales by direction and output."""
+    """The importer of ONNX's LSTM, GRU or RNN: one layer in one or two directions. With an argument `steps` both
+    weights are int8, and `steps` has their scales by direction and output. Raises the builder's refusal for weights
+    that are no constants or have other shapes, and as `_refusal` says."""
     kind = _ONNX[name]
-    keeps, own = CELLS[kind.cell].keeps, sum(gate is not None for gate in kind.gates)
+    has_cell_state, own = CELLS[kind.cell].has_cell_state, sum(gate is not None for gate in kind.gates)
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
-        x, weights, recurrent, biases, _, *first = (*args["inputs"], None, None, None, None)[: 6 + keeps]
+        x, weights, recurrent, biases, _, *first = (*args["inputs"], None, None, None, None)[: 6 + has_cell_state]
         if refusal := _refusal(args, name):
             raise b.refuse(refusal)
         arrays = [onnx_calls.constant(b, each, "weights") for each in (weights, recurrent, biases)]
@@ -165,17 +163,17 @@ def _onnx(name: str) -> Import:
             halves = np.zeros((2, own * count)) if both is None else both.reshape(2, -1)
             for at, array in enumerate((w, r, *halves)):
                 assert array is not None
-                made = _in_order(kind, array, count, at == 2)
+                ordered = _in_order(kind, array, count, at == 2)
                 steps = args["steps"][at][d] if at < 2 and "steps" in args else None
                 params.append(
-                    b.constant(made.astype(np.float32), "weight")
+                    b.constant(ordered.astype(np.float32), "weight")
                     if steps is None
-                    else _in_steps(b, made, _in_order(kind, steps, count, False))
+                    else _in_steps(b, ordered, _in_order(kind, steps, count, False))
                 )
         front = bool(args.get("layout"))
         none = np.zeros((directions, b.type(x).shape[0 if front else 1], count), np.float32)
         states = [b.constant(none, "state") if s is None else _batch_swapped(b, s) if front else s for s in first]
-        call = {"input": x, "hx": states if keeps else states[0], "params": params, "has_biases": True}
+        call = {"input": x, "hx": states if has_cell_state else states[0], "params": params, "has_biases": True}
         more = {"num_layers": 1, "dropout": 0.0, "train": False, "bidirectional": directions == 2, "batch_first": front}
         reverse = args["direction"] == "reverse"
         sequence, *last = _Layers(b, kind.cell, {**call, **more, "reverse": reverse, "shifts": (0, 0)}).run()
@@ -188,14 +186,14 @@ def _onnx(name: str) -> Import:
 
 
 def _in_steps(b: Builder, array: Array, steps: Array) -> str:
-    """A weight of int8 about 0, with a scale for each output."""
-    parts: tuple[Array, ...] = (array.astype(np.int8), steps.astype(np.float32), np.zeros(len(steps), np.int32))
-    names = [b.constant(part, hint) for part, hint in zip(parts, ("weight", "scale", "zero"), strict=True)]
+    """A dequantized int8 weight with zero point 0 and a scale for each output."""
+    arrays: tuple[Array, ...] = (array.astype(np.int8), steps.astype(np.float32), np.zeros(len(steps), np.int32))
+    names = [b.constant(each, hint) for each, hint in zip(arrays, ("weight", "scale", "zero"), strict=True)]
     return str(b.emit("dequantize_weight", names, {"axis": 0}))
 
 
 def _batch_swapped(b: Builder, states: str) -> str:
-    """States by layer and batch, of those by batch and layer, or the other way round."""
+    """States (batch, layer, units) as (layer, batch, units), or the other way round."""
     array = b.array(states)
     if array is not None:
         return str(b.constant(np.ascontiguousarray(array.astype(np.float32).transpose(1, 0, 2)), "state"))
@@ -203,16 +201,17 @@ def _batch_swapped(b: Builder, states: str) -> str:
 
 
 def _in_order(kind: _Layer, array: Array, count: int, bias: bool) -> Array:
-    """Weights or biases of ONNX's gates as ours; of gates that ONNX has not, zeros or, as `bias`, what fixes them."""
-    parts = array.reshape(-1, count, *array.shape[1:])
-    found = [np.zeros_like(parts[0]) if gate is None else parts[gate] for gate in kind.gates]
+    """Weights or biases of ONNX's gates, in the cell's order. For gates that ONNX does not have they are zeros; as
+    `bias`, they are `kind.fixed`."""
+    by_gate = array.reshape(-1, count, *array.shape[1:])
+    found = [np.zeros_like(by_gate[0]) if gate is None else by_gate[gate] for gate in kind.gates]
     for at, number in enumerate(kind.fixed if bias else ()):
         found[at] += np.float32(number)
     return np.concatenate(found)
 
 
 def _refusal(args: Mapping[str, Any], name: str) -> str:
-    """Why a layer is not supported; empty where it is."""
+    """Why an ONNX layer is not supported; empty if it is."""
     usual = list(_ONNX[name].functions)
     found = args.get("activations") or usual
     functions = [f if isinstance(f, str) else f.decode() for f in found]
@@ -222,7 +221,7 @@ def _refusal(args: Mapping[str, Any], name: str) -> str:
         return "clip and input_forget are not supported"
     inputs = (*args["inputs"], *(None,) * 8)
     if inputs[4] is not None or (name == "LSTM" and inputs[7] is not None):
-        return "lengths of sequences and peepholes are not supported: cut padding off before the network or behind it"
+        return "lengths of sequences and peepholes are not supported: remove padding before the network or after it"
     if name == "GRU" and not args["linear_before_reset"]:
         return "linear_before_reset must be 1, as in PyTorch's GRU"
     return ""
@@ -239,14 +238,14 @@ def _refuse_packed(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _case(cell: str, steps: int, batch: int, units: int, first: int, **attrs: Any) -> Case:
-    gates, states = CELLS[cell].gates * units, 2 if CELLS[cell].keeps else 1
+    gates, states = CELLS[cell].gates * units, 2 if CELLS[cell].has_cell_state else 1
     lead = (batch, steps) if attrs.get("batch_first") else (steps, batch)
     shapes = ((*lead, gates), (gates, units), (gates,), *((first, units),) * states)
     return Case(shapes, {"reverse": False, "batch_first": False, "result": "sequence", "shifts": (0, 0), **attrs})
 
 
 def _op(cell: str) -> Op:
-    state = (Operand("cell", real=True),) if CELLS[cell].keeps else ()
+    state = (Operand("cell", real=True),) if CELLS[cell].has_cell_state else ()
     return Op(
         name=cell,
         operands=(

@@ -1,15 +1,15 @@
-// A workgroup runs the steps of one row of the batch, its threads share the units. The operand of a step's product is
-// packed in workgroup memory; the cell's own state stays with the unit's thread. Linked: the constants in capitals;
-// Real, first_hidden, first_state, cell_step, pack, keep_step, keep_end.
+// A workgroup runs all steps of one row of the batch; its threads share the units. Hidden states are in workgroup
+// memory, also packed for the product of the next step. The cell state of a unit is in a register of its thread.
+// Linked: the constants in capitals; Real, first_hidden, first_state, cell_step, pack, store_step, store_end.
 
 const OWN = (UNITS + THREADS - 1u) / THREADS;
 
-var<workgroup> made: array<Real, UNITS>;
+var<workgroup> hidden_states: array<Real, UNITS>;
 
 struct Next { hidden: Real, state: Real }
 
-// Of a step of a row, where column `unit` of sequences lies.
-fn place(row: u32, time: u32, unit: u32) -> vec4<u32> {
+// Coordinates in a sequence: of column `unit`, in step `time` of a row.
+fn sequence_coord(row: u32, time: u32, unit: u32) -> vec4<u32> {
   return select(vec4<u32>(0u, time, row, unit), vec4<u32>(0u, row, time, unit), params.batch_first == 1u);
 }
 
@@ -22,12 +22,12 @@ fn main(
   let row = group.y * groups.x + group.x;
   if (row >= params.batch) { return; }
 
-  var kept: array<Real, OWN>;
+  var states: array<Real, OWN>;
   for (var k = 0u; k < OWN; k++) {
     let unit = k * THREADS + thread;
     if (unit < UNITS) {
-      made[unit] = first_hidden(row, unit);
-      kept[k] = first_state(row, unit);
+      hidden_states[unit] = first_hidden(row, unit);
+      states[k] = first_state(row, unit);
     }
   }
   workgroupBarrier();
@@ -40,25 +40,25 @@ fn main(
     for (var k = 0u; k < OWN; k++) {
       let unit = k * THREADS + thread;
       if (unit < UNITS) {
-        let next = cell_step(place(row, time, unit), made[unit], kept[k]);
-        made[unit] = next.hidden;
-        kept[k] = next.state;
+        let next = cell_step(sequence_coord(row, time, unit), hidden_states[unit], states[k]);
+        hidden_states[unit] = next.hidden;
+        states[k] = next.state;
       }
     }
     workgroupBarrier();
     for (var item = thread; item < ITEMS; item += THREADS) {
       pack(item);
-      keep_step(row, time, item);
+      store_step(row, time, item);
     }
     workgroupBarrier();
   }
 
   for (var k = 0u; k < OWN; k++) {
     let unit = k * THREADS + thread;
-    if (unit < UNITS) { keep_end(row, unit, kept[k]); }
+    if (unit < UNITS) { store_end(row, unit, states[k]); }
   }
 }
 
-// What is asked for is either all hidden states or the last state.
-fn keep_step_of_state(row: u32, time: u32, item: u32) {}
-fn keep_end_of_sequence(row: u32, unit: u32, state: Real) {}
+// The result is either all hidden states or the last state.
+fn store_step_of_state(row: u32, time: u32, item: u32) {}
+fn store_end_of_sequence(row: u32, unit: u32, state: Real) {}

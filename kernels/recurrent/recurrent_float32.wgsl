@@ -1,7 +1,7 @@
 // Layers in float32: an item is a hidden state.
 alias Real = f32;
 
-var<workgroup> carried: array<f32, ITEMS>;
+var<workgroup> product_operand: array<f32, ITEMS>;
 
 fn first_of(row: u32, rows: u32) -> u32 { return min(row, rows - 1u); }
 
@@ -10,23 +10,23 @@ fn first_hidden(row: u32, unit: u32) -> f32 {
 }
 
 fn pack(item: u32) {
-  if (item < UNITS) { carried[item] = made[item]; } else { carried[item] = 0.0; }
+  if (item < UNITS) { product_operand[item] = hidden_states[item]; } else { product_operand[item] = 0.0; }
 }
 
-fn keep_step_of_sequence(row: u32, time: u32, item: u32) {
-  if (item < UNITS) { y[y_index(place(row, time, item))] = made[item]; }
+fn store_step_of_sequence(row: u32, time: u32, item: u32) {
+  if (item < UNITS) { y[y_index(sequence_coord(row, time, item))] = hidden_states[item]; }
 }
 
-fn keep_end_of_state(row: u32, unit: u32, state: f32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = state; }
+fn store_end_of_state(row: u32, unit: u32, state: f32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = state; }
 
-// The product of a unit's rows of the weight with the hidden states, and the bias.
+// The products of a unit's rows of the weight, one for each gate, with the hidden states, plus the bias.
 fn products(unit: u32) -> array<f32, GATES> {
   var sums: array<f32, GATES>;
   let items = loop_end(params.items, unit);
   for (var first = 0u; first < items; first += PACE) {
     for (var j = 0u; j < PACE; j++) {
       for (var g = 0u; g < GATES; g++) {
-        sums[g] += weight[((first + j) * GATES + g) * UNITS + unit] * carried[first + j];
+        sums[g] += weight[((first + j) * GATES + g) * UNITS + unit] * product_operand[first + j];
       }
     }
   }
@@ -36,6 +36,6 @@ fn products(unit: u32) -> array<f32, GATES> {
 
 fn input_of(at: vec4<u32>, gate: u32) -> f32 { return pre_at(at + vec4<u32>(0u, 0u, 0u, gate * UNITS)); }
 
-// A NaN state stays NaN, which float functions may lose.
+// NaN gives NaN. Built-in functions may give a number.
 fn sigmoid_float(x: f32) -> f32 { return select(logistic(x), x, is_nan(x)); }
 fn tanh_float(x: f32) -> f32 { return select(tanh_of(x), x, is_nan(x)); }

@@ -1,5 +1,5 @@
-// Layers in integers (defined in kernels/recurrent/cells.py and q8ta_recurrent.py): an item is a word of the result,
-// four hidden states, which the product takes as two int8 each.
+// Layers in integers, as defined in kernels/recurrent/cells.py and q8ta_recurrent.py. An item is a word of the result,
+// four hidden states. The product reads each hidden state as two int8.
 alias Real = i32;
 
 const KNOT_BITS = 10u;
@@ -11,7 +11,7 @@ var<workgroup> low: array<u32, ITEMS>;
 
 fn first_of(row: u32, rows: u32) -> u32 { return min(row, rows - 1u); }
 
-// A state that comes in, of so many steps for 1.0; NaN is 0.
+// A first state in fixed point, where 1.0 is `steps`. NaN is 0.
 fn fixed(x: f32, steps: f32, limit: f32) -> i32 { return round_within(select(x * steps, 0.0, is_nan(x)), limit); }
 
 fn first_hidden(row: u32, unit: u32) -> i32 {
@@ -19,32 +19,32 @@ fn first_hidden(row: u32, unit: u32) -> i32 {
   return fixed(first, params.hidden_steps, params.hidden_limit);
 }
 
-fn made_word(item: u32) -> vec4<i32> {
+fn hidden_word(item: u32) -> vec4<i32> {
   var found = vec4<i32>(0);
   for (var lane = 0u; lane < 4u; lane++) {
-    if (item * 4u + lane < UNITS) { found[lane] = made[item * 4u + lane]; }
+    if (item * 4u + lane < UNITS) { found[lane] = hidden_states[item * 4u + lane]; }
   }
   return found;
 }
 
 fn pack(item: u32) {
-  let carried = rte_quad(made_word(item), params.carry);
+  let carried = rte_quad(hidden_word(item), params.carry);
   let upper = (carried + 128) >> vec4<u32>(8u);
   high[item] = pack4xI8(upper);
   low[item] = pack4xI8(carried - upper * 256);
 }
 
-fn keep_step_of_sequence(row: u32, time: u32, item: u32) {
+fn store_step_of_sequence(row: u32, time: u32, item: u32) {
   if (item < quads(UNITS)) {
-    let steps = clamp(round(vec4<f32>(made_word(item)) * params.scale), vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
-    let whole = clamp(vec4<i32>(steps) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
-    y[y_index(place(row, time, item * 4u))] = packed(whole);
+    let steps = clamp(round(vec4<f32>(hidden_word(item)) * params.scale), vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
+    let steps_in_range = clamp(vec4<i32>(steps) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
+    y[y_index(sequence_coord(row, time, item * 4u))] = packed(steps_in_range);
   }
 }
 
-fn keep_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = f32(state) * params.state_step; }
+fn store_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = f32(state) * params.state_step; }
 
-// The product of a unit's rows of the weight with the hidden states, and the bias.
+// The products of a unit's rows of the weight, one for each gate, with the hidden states, plus the bias.
 fn products(unit: u32) -> array<i32, GATES> {
   var upper: array<i32, GATES>;
   var lower: array<i32, GATES>;
@@ -61,8 +61,8 @@ fn products(unit: u32) -> array<i32, GATES> {
   var sums: array<i32, GATES>;
   for (var g = 0u; g < GATES; g++) {
     let by = multiplier[g * UNITS + unit];
-    let parts = round_within(f32(upper[g]) * (by * 256.0), SUM_LIMIT) + round_within(f32(lower[g]) * by, SUM_LIMIT);
-    sums[g] = parts + bias[g * UNITS + unit];
+    let terms = round_within(f32(upper[g]) * (by * 256.0), SUM_LIMIT) + round_within(f32(lower[g]) * by, SUM_LIMIT);
+    sums[g] = terms + bias[g * UNITS + unit];
   }
   return sums;
 }
@@ -72,8 +72,8 @@ fn input_of(at: vec4<u32>, gate: u32) -> i32 { return pre_at(at + vec4<u32>(0u, 
 fn tanh_fixed(x: i32) -> i32 {
   let size = min(abs(x), 524287);
   let at = size >> KNOT_BITS;
-  let part = size & ((1 << KNOT_BITS) - 1);
-  let value = knots[at] + (((knots[at + 1] - knots[at]) * part + (1 << (KNOT_BITS - 1u))) >> KNOT_BITS);
+  let fraction = size & ((1 << KNOT_BITS) - 1);
+  let value = knots[at] + (((knots[at + 1] - knots[at]) * fraction + (1 << (KNOT_BITS - 1u))) >> KNOT_BITS);
   return select(value, -value, x < 0);
 }
 

@@ -1,1 +1,1 @@
-"""Sums, means and extremes over dimensions."""
+"""Reductions over dimensions: sums, means, extremes and their indices; sorting; running sums and products."""

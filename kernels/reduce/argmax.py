@@ -15,38 +15,38 @@ from q8ta_wgpu.kernels.lib import onnx_calls, share
 from q8ta_wgpu.kernels.reduce.rank import check_dim, ordered
 
 
-def _kept(shape: Shape, attrs: Attrs) -> Shape:
+def _keepdim_shape(shape: Shape, attrs: Attrs) -> Shape:
     return tuple(1 if i == attrs["dim"] else d for i, d in enumerate(shape))
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     shape, dim = types[0].shape, attrs["dim"]
     check_dim(shape, dim)
-    kept = _kept(shape, attrs)
-    return kept if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), INT32
+    reduced = _keepdim_shape(shape, attrs)
+    return reduced if attrs["keepdim"] else (*shape[:dim], *shape[dim + 1 :]), INT32
 
 
 def _params(call: Call) -> Params:
     shape = call.inputs[0].shape
     return {
-        "kept_dims": canonical(_kept(shape, call.attrs)),
+        "keepdim_dims": canonical(_keepdim_shape(shape, call.attrs)),
         "divisor": np.uint32(1),
         "axis": np.uint32(call.attrs["dim"] + 4 - len(shape)),
     }
 
 
 def _import(op: str) -> Import:
-    """The importer; without a dimension it is the index among all elements."""
+    """The importer. Without a dimension, the result is the index among all elements."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, dim = args["self"], args["dim"]
         shape = b.type(x).shape
         if dim is None or not shape:
             flat = b.emit("view", (x,), {"shape": (-1,)})
-            place = b.emit(op, (flat,), {"dim": 0, "keepdim": False})
-            return b.emit("view", (place,), {"shape": (1,) * len(shape)}) if args["keepdim"] and shape else place
+            index = b.emit(op, (flat,), {"dim": 0, "keepdim": False})
+            return b.emit("view", (index,), {"shape": (1,) * len(shape)}) if args["keepdim"] and shape else index
         dim %= len(shape)
-        if len(shape) > 4 and dim < len(shape) - 3:  # the kernel sees the leading dimensions as one
+        if len(shape) > 4 and dim < len(shape) - 3:  # for the kernel the leading dimensions are one
             x = b.emit("permute", (x,), {"dims": (*(d for d in range(len(shape)) if d != dim), dim)})
             y = b.emit(op, (x,), {"dim": len(shape) - 1, "keepdim": False})
             return b.aten("aten.unsqueeze.default", {"self": y, "dim": dim}) if args["keepdim"] else y
@@ -56,7 +56,7 @@ def _import(op: str) -> Import:
 
 
 def _onnx(op: str) -> Import:
-    """ArgMax or ArgMin; the last of equal ones is found from the end."""
+    """The importer of ONNX's ArgMax or ArgMin. For the last of equal elements, x is flipped."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
@@ -71,8 +71,7 @@ def _onnx(op: str) -> Import:
 
 def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
-        places = function(arrays[0], axis=call.attrs["dim"], keepdims=call.attrs["keepdim"])
-        return np.asarray(places, np.int32)
+        return np.asarray(function(arrays[0], axis=call.attrs["dim"], keepdims=call.attrs["keepdim"]), np.int32)
 
     return Op(
         name=name,

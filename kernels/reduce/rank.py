@@ -1,6 +1,7 @@
-"""rank and ranked: the order of elements along a dimension, in two steps that any number of threads share.
+"""rank and ranked: sorting along a dimension, in two steps that any number of threads can share.
 
-topk and sort are imported as these and a gather. Ranks are float32 numbers, the indices that come of them int32.
+rank gives the position of each element in the sorted order, float32. ranked gives the indices of the elements in this
+order, int32. topk and sort are imported as rank, ranked and gather.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from q8ta_wgpu.kernels.lib import onnx_calls, share
 
 
 def ordered(*source: str) -> Names:
-    """The source of a kernel that compares elements of its operand with each other, floats or integers."""
+    """`Kernel.source` of a kernel that compares elements of its operand, floats or integers: `Ordered` is their
+    type."""
     return lambda call: (*source, f"Ordered={'i32' if call.inputs[0].dtype == INT32 else 'f32'}")
 
 
 def check_dim(shape: Shape, dim: int) -> None:
-    """Raises GraphError where kernels find no index along a dimension, or none that float32 holds."""
+    """Raises GraphError for a dimension along which kernels cannot compute indices: one that does not exist, that is
+    folded into another one, or that has more elements than float32 has integers."""
     if not max(len(shape) - 4, 0) <= dim < len(shape) or (len(shape) > 4 and dim == len(shape) - 4):
         raise GraphError(
             f"indices along dimension {dim} of {shape}: it must be there, and one of the last three of five"
@@ -48,7 +51,7 @@ def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, s
 
 
 def _order(x: Array, dim: int, largest: bool) -> Array:
-    """Indices in order; equal elements keep theirs. NaN is the largest, which numpy puts last."""
+    """The indices of the elements in sorted order. The sort is stable, and NaN is the largest, as in numpy."""
     if not largest:
         return np.argsort(x, dim, kind="stable")
     return np.asarray(x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, kind="stable"), dim))
@@ -63,11 +66,11 @@ def _reference_ranked(call: Call, arrays: Sequence[Array]) -> Array:
     dim = call.attrs["dim"]
     ranks, count = np.moveaxis(arrays[0], dim, -1), call.output.shape[dim]
     with np.errstate(invalid="ignore"):
-        taken = (ranks >= 0) & (ranks < count) & (ranks == np.floor(ranks))
-    slots = np.where(taken, ranks, count).astype(np.int64)
+        valid = (ranks >= 0) & (ranks < count) & (ranks == np.floor(ranks))
+    slots = np.where(valid, ranks, count).astype(np.int64)
     found = np.zeros((*ranks.shape[:-1], count + 1), np.int32)
-    for place in range(ranks.shape[-1]):
-        np.put_along_axis(found, slots[..., place : place + 1], place, -1)
+    for index in range(ranks.shape[-1]):
+        np.put_along_axis(found, slots[..., index : index + 1], index, -1)
     return np.moveaxis(found[..., :count], -1, dim)
 
 
@@ -84,8 +87,12 @@ def _work(call: Call) -> int:
 
 
 def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
-    """The first `count` elements in order (0: all), and their indices. `largest` names the argument that says which
-    end."""
+    """The importer of topk or sort: the first elements in sorted order, and their indices.
+
+    Args:
+        count: the number of elements of a call; 0 for all.
+        largest: name of the argument that says whether the largest come first.
+    """
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
         x, shape = args["self"], b.type(args["self"]).shape
@@ -95,14 +102,14 @@ def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
             raise b.refuse(f"it orders a tensor of at most 4 dimensions, found {shape}")
         dim = args["dim"] % len(shape)
         ranks = b.emit("rank", (x,), {"dim": dim, "largest": bool(args[largest])})
-        places = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args)})
-        return [b.emit("gather", (x, places), {"dim": dim}), places]
+        indices = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args)})
+        return [b.emit("gather", (x, indices), {"dim": dim}), indices]
 
     return rule
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """TopK, in order whether that is asked for or not."""
+    """ONNX's TopK. The result is always sorted."""
     x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
     count = int(onnx_calls.number(b, args["inputs"][1], "k") or 0)
     dim, extent = onnx_calls.axis(b, args, rank), b.type(x).shape[onnx_calls.axis(b, args, rank)]

@@ -1,11 +1,11 @@
-// How many elements along params.axis come before this one: larger ones (smaller ones with LARGEST = 0), and equal ones
-// with a lower index. NaN counts as the largest.
+// The number of elements along params.axis that come before this one: larger ones (with LARGEST = 0 smaller ones), and
+// equal ones with a lower index. NaN is the largest.
 alias Partial = u32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
 fn larger(a: Ordered, b: Ordered) -> bool { return !is_nan(f32(b)) && (is_nan(f32(a)) || a > b); }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let own = x_at(p);
   var at = p;
   var count = 0u;

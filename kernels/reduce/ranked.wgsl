@@ -1,8 +1,8 @@
-// The last index along params.axis whose rank is this element's own index there; 0 without one.
+// The last index along params.axis whose rank equals the index of this result there; 0 if there is none.
 alias Partial = u32;
 fn merge(a: Partial, b: Partial) -> Partial { return max(a, b); }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var at = p;
   var found = 0u;
   for (var i = first.w; i < params.rank_dims[params.axis]; i += STEPS.w) {

@@ -29,8 +29,8 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     lead = set(range(len(shape) - 3))
     if len(shape) > 4 and lead & set(reduced) and not lead <= set(reduced):
         raise GraphError(f"dimensions left of the last three of {shape} are reduced together, found {tuple(reduced)}")
-    kept = _kept(shape, attrs)
-    return kept if attrs["keepdim"] else tuple(d for i, d in enumerate(kept) if i not in reduced), types[0].dtype
+    result = _keepdim_shape(shape, attrs)
+    return result if attrs["keepdim"] else tuple(d for i, d in enumerate(result) if i not in reduced), types[0].dtype
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -40,7 +40,7 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
     return shape, INT8X4
 
 
-def _kept(shape: Shape, attrs: Attrs) -> Shape:
+def _keepdim_shape(shape: Shape, attrs: Attrs) -> Shape:
     return tuple(1 if i in attrs["dims"] else d for i, d in enumerate(shape))
 
 
@@ -49,8 +49,8 @@ def _count(shape: Shape, attrs: Attrs) -> int:
 
 
 def _extents(call: Call) -> share.Extents:
-    kept, whole = canonical(_kept(call.inputs[0].shape, call.attrs)), dims(call.inputs[0])
-    return tuple(extent if one == 1 else 1 for extent, one in zip(whole, kept, strict=True))
+    reduced = canonical(_keepdim_shape(call.inputs[0].shape, call.attrs))
+    return tuple(extent if n == 1 else 1 for extent, n in zip(dims(call.inputs[0]), reduced, strict=True))
 
 
 def _work(call: Call) -> int:
@@ -67,15 +67,15 @@ def _divisor(name: str, call: Call) -> int:
 
 def _reduces_images(call: Call, target: Target, keepdim: bool) -> bool:
     rank = len(call.inputs[0].shape)
-    whole = rank in (3, 4) and tuple(sorted(call.attrs["dims"])) == (rank - 2, rank - 1)
-    return whole and bool(call.attrs["keepdim"]) == keepdim
+    images = rank in (3, 4) and tuple(sorted(call.attrs["dims"])) == (rank - 2, rank - 1)
+    return images and bool(call.attrs["keepdim"]) == keepdim
 
 
 def _params(name: str) -> Callable[[Call], Params]:
     def params(call: Call) -> Params:
         divisor = _divisor(name, call)
         fields = {
-            "kept_dims": canonical(_kept(call.inputs[0].shape, call.attrs)),
+            "keepdim_dims": canonical(_keepdim_shape(call.inputs[0].shape, call.attrs)),
             "divisor": np.uint32(divisor),
             **average.params(call),
         }
@@ -87,11 +87,11 @@ def _params(name: str) -> Callable[[Call], Params]:
 
 
 def _extreme_params(call: Call) -> Params:
-    return {"kept_dims": canonical(_kept(call.inputs[0].shape, call.attrs)), "divisor": np.uint32(1)}
+    return {"keepdim_dims": canonical(_keepdim_shape(call.inputs[0].shape, call.attrs)), "divisor": np.uint32(1)}
 
 
 def _import(op: str) -> Import:
-    """The importer for aten's dim (missing or empty: all of them) and keepdim."""
+    """The importer of a reduction with aten's `dim`, where none or an empty list is all dimensions, and `keepdim`."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x = args["self"]
@@ -106,11 +106,11 @@ def _import(op: str) -> Import:
         lead = set(range(len(shape) - 3))
         if len(shape) <= 4 or not lead & reduced or lead <= reduced:
             return b.emit(op, (x,), {"dims": tuple(sorted(reduced)), "keepdim": keepdim})
-        # The kernel sees the leading dimensions as one, so the reduced ones go last.
-        kept = [d for d in range(len(shape)) if d not in reduced]
-        x = b.emit("permute", (x,), {"dims": (*kept, *sorted(reduced))})
-        x = b.emit("view", (x,), {"shape": (*(0 for _ in kept), -1)})
-        y = b.emit(op, (x,), {"dims": (len(kept),), "keepdim": False})
+        # For the kernel the leading dimensions are one, so the reduced ones are moved to the end.
+        others = [d for d in range(len(shape)) if d not in reduced]
+        x = b.emit("permute", (x,), {"dims": (*others, *sorted(reduced))})
+        x = b.emit("view", (x,), {"shape": (*(0 for _ in others), -1)})
+        y = b.emit(op, (x,), {"dims": (len(others),), "keepdim": False})
         if not keepdim:
             return y
         return b.emit("view", (y,), {"shape": (-1, *(1 if d in reduced else shape[d] for d in range(1, len(shape))))})
@@ -124,11 +124,12 @@ _ONNX = {
     "amax": ("ReduceMax", "GlobalMaxPool"),
     "amin": ("ReduceMin",),
 }
-"""The operators of ONNX that reduce by each of ours."""
+"""The operators of ONNX that are imported with each reduction."""
 
 
 def _onnx(op: str) -> Mapping[str, Import]:
-    """The importers of ONNX's reductions: a function of the elements before, another one behind."""
+    """The importers of ONNX's reductions with `op`. Some apply a function to the elements before it, and another one to
+    the result."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, name = str(args["inputs"][0]), args["operator"]
@@ -162,7 +163,7 @@ def _onnx(op: str) -> Mapping[str, Import]:
 
 
 def _import_truth(op: str) -> Import:
-    """any or all: whether any or all elements are other than 0, as the largest or the smallest of bools."""
+    """The importer of any or all: whether any, or all, elements are not 0, as the largest or smallest of bools."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         bools = b.truth(b.emit("ne_scalar", (args["self"],), {"number": 0.0}))
@@ -193,7 +194,7 @@ CASES = (
 
 
 def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
-    """A float operator and its int8 form."""
+    """The operators of mean or sum: in float32, and in int8. `overload` is aten's with dimensions."""
     params = _params(name)
 
     def lower(call: QuantizedCall) -> Int8Form | str:

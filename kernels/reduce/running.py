@@ -1,6 +1,6 @@
-"""cumsum, cumprod, cummax and cummin: running results along a dimension, by groups of threads.
+"""cumsum, cumprod, cummax and cummin: running results along a dimension. A team of threads computes a row.
 
-prod is the last of the running products.
+prod is imported as the last of the running products.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Import, Op, Operand, n
 from q8ta_wgpu.kernels.lib import onnx_calls, rows
 
 TURNS = 12
-"""Most turns of a thread for each of its items: one for each doubling up to 256 threads, and some."""
+"""The most loop turns of a thread for each item of a row: one for each doubling up to 256 threads, and some more."""
 
 
 def _rows(call: Call) -> rows.Rows:
@@ -53,7 +53,7 @@ def _import_product(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_extreme(op: str) -> Import:
-    """Values, and for each element the last index up to it where the extreme, or NaN, occurs."""
+    """The importer of cummax or cummin: the running extremes, and for each the last index where it, or NaN, occurs."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
         x, shape = args["self"], b.type(args["self"]).shape
@@ -62,36 +62,36 @@ def _import_extreme(op: str) -> Import:
             return [found, b.emit("affine", (x,), {"factor": 0.0, "term": 0.0})]
         dim = args["dim"] % len(shape)
         nan = b.truth(b.emit("isnan", (x,)))
-        met, ones = (b.emit("maximum", (b.truth(b.emit("eq", (x, other))), nan)) for other in (found, x))
-        places = b.emit("affine", (b.emit("cumsum", (ones,), {"dim": dim}),), {"factor": 1.0, "term": -1.0})
-        choice = {"condition": met, "self": places, "other": 0.0}
-        return [found, b.emit("cummax", (b.aten("aten.where.self", choice),), {"dim": dim})]
+        occurs, ones = (b.emit("maximum", (b.truth(b.emit("eq", (x, other))), nan)) for other in (found, x))
+        indices = b.emit("affine", (b.emit("cumsum", (ones,), {"dim": dim}),), {"factor": 1.0, "term": -1.0})
+        selected = b.aten("aten.where.self", {"condition": occurs, "self": indices, "other": 0.0})
+        return [found, b.emit("cummax", (selected,), {"dim": dim})]
 
     return rule
 
 
 def _onnx(op: str) -> Import:
-    """CumSum or CumProd, from either end, of the elements up to each one or of those before it."""
+    """The importer of ONNX's CumSum or CumProd. `reverse` starts at the end, and `exclusive` leaves out the element
+    itself."""
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
         dim = int(onnx_calls.number(b, args["inputs"][1], "axis") or 0) % max(len(shape), 1)
-        turn = {"dims": [dim]}
         if args["reverse"]:
-            x = b.aten("aten.flip.default", {"self": x, **turn})
+            x = b.aten("aten.flip.default", {"self": x, "dims": [dim]})
         if args["exclusive"]:
             pads = [0] * (2 * len(shape))
             pads[dim], pads[len(shape) + dim] = 1, -1
             first = b.constant(np.asarray(float(op == "cumprod"), np.float32))
             x = b.onnx("Pad", (x, None, first), pads=pads, mode="constant")
         y = b.emit(op, (x,), {"dim": dim})
-        return str(b.aten("aten.flip.default", {"self": y, **turn})) if args["reverse"] else y
+        return str(b.aten("aten.flip.default", {"self": y, "dims": [dim]})) if args["reverse"] else y
 
     return rule
 
 
 def _onnx_prod(b: Builder, args: Mapping[str, Any]) -> str:
-    """ReduceProd, dimension by dimension."""
+    """ONNX's ReduceProd, one dimension after another."""
     y, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
     axes = onnx_calls.axes(b, args, len(shape))
     if not axes and args.get("noop_with_empty_axes"):
@@ -99,8 +99,8 @@ def _onnx_prod(b: Builder, args: Mapping[str, Any]) -> str:
     reduced = sorted(axes or range(len(shape)))
     for dim in reduced:
         y = _import_product(b, {"self": y, "dim": dim, "keepdim": True})
-    kept = [n for d, n in enumerate(shape) if d not in reduced]
-    return y if args["keepdims"] else str(b.aten("aten.view.default", {"self": y, "size": kept}))
+    others = [n for d, n in enumerate(shape) if d not in reduced]
+    return y if args["keepdims"] else str(b.aten("aten.view.default", {"self": y, "size": others}))
 
 
 def _op(

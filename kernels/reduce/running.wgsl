@@ -1,9 +1,10 @@
-// Running sums, products and extremes of rows, floats or integers, of items `inner` apart, each row by a team of threads. The team takes as
-// many neighbours as it has threads at a time, merges them pairwise (Hillis and Steele 1986), and adds the result so
-// far. RUNNING is one of the names linked by running.py; params.neutral is the neutral element.
+// Running sums, products and extremes of rows, floats or integers. A team of threads computes a row, whose items are
+// `inner` apart. It takes as many neighbouring items as it has threads at a time, merges them pairwise (Hillis and
+// Steele 1986), and merges the result so far. RUNNING is one of the names linked by running.py; params.neutral is the
+// neutral element.
 alias Partial = Element;
 
-fn joined_to(before: Element, x: Element) -> Element {
+fn accumulated(before: Element, x: Element) -> Element {
   switch RUNNING {
     case CUMPROD: { return before * x; }
     case CUMMAX: { return maximum(before, x); }
@@ -23,10 +24,10 @@ fn take_row(team: Team) {
     for (var step = 1u; step < LANES; step *= 2u) {
       partial[team.thread] = found;
       workgroupBarrier();
-      if (team.lane >= step) { found = joined_to(partial[team.thread - step], found); }
+      if (team.lane >= step) { found = accumulated(partial[team.thread - step], found); }
       workgroupBarrier();
     }
-    found = joined_to(before, found);
+    found = accumulated(before, found);
     partial[team.thread] = found;
     workgroupBarrier();
     before = partial[team.thread - team.lane + LANES - 1u];

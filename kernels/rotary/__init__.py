@@ -1,1 +1,1 @@
-"""Rotary positions: pairs of elements turned by angles."""
+"""Rotary position embeddings: pairs of elements rotated by angles."""

@@ -1,7 +1,8 @@
-"""rotary: pairs of elements of the last dimension, turned by angles whose cosines and sines are given.
+"""rotary: rotary position embeddings (Su et al. 2021, arXiv:2104.09864). Pairs of elements of the last dimension are
+rotated by angles, whose cosines and sines are operands.
 
-Found where programs write it as products, slices and a cat (passes/plan/rotary.py). In int8 it is two terms as those of
-q16ta_add, rounded once. Lowering makes `q8ta_rotary_update` of one whose result is written into a state.
+Networks write it as products, slices and a cat; passes/plan/rotary.py finds it. In int8 it is a sum of two terms as in
+q16ta_add, rounded once. If the result is written into a state, it is lowered to `q8ta_rotary_update`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from q8ta_wgpu.kernels.move import update
 _NAMES = ("x", "cos", "sin")
 
 WORD = 4
-"""Elements of a word."""
+"""Elements in a word."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     x, *angles = (t.shape for t in types)
     if not x or x[-1] % 2:
-        raise GraphError(f"rotary turns pairs of the last dimension, found shape {x}")
+        raise GraphError(f"rotary rotates pairs of the last dimension, found shape {x}")
     for shape in angles:
         fits = len(shape) <= len(x) and shape[-1:] in ((x[-1],), (x[-1] // 2,))
         lead = shape[:-1] if fits else ()
@@ -48,20 +49,20 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
 
 
 def _angles(array: Array, width: int, pairs: bool) -> Array:
-    """A cosine or sine for each element of a row."""
+    """Cosines or sines with one for each element of a row, from those for each pair or for each element."""
     if array.shape[-1] == width:
         return array
     return np.repeat(array, 2, axis=-1) if pairs else np.concatenate([array, array], -1)
 
 
 def _terms(call: Call, arrays: Sequence[Array]) -> tuple[Array, Array]:
-    """x * cos and x' * sin, where x' has the other element of each pair, the first one negated."""
+    """x * cos and x' * sin, where x' has the other element of each pair: the second one negated, then the first one."""
     x, pairs = arrays[0], call.attrs["pairs"]
     cos, sin = (_angles(array, x.shape[-1], pairs) for array in arrays[1:])
-    apart = x.reshape(*x.shape[:-1], *((-1, 2) if pairs else (2, -1)))
-    first, second = (apart[..., 0], apart[..., 1]) if pairs else (apart[..., 0, :], apart[..., 1, :])
-    turned = np.stack([-second, first], axis=-1 if pairs else -2).reshape(x.shape)
-    return x * cos, turned * sin
+    split = x.reshape(*x.shape[:-1], *((-1, 2) if pairs else (2, -1)))
+    first, second = (split[..., 0], split[..., 1]) if pairs else (split[..., 0, :], split[..., 1, :])
+    swapped = np.stack([-second, first], axis=-1 if pairs else -2).reshape(x.shape)
+    return x * cos, swapped * sin
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -79,28 +80,28 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _rows(call: Call) -> Call:
-    """The call that gives the rows that one call writes."""
+    """The call of q8ta_rotary that computes the rows which an update writes."""
     return replace(call, inputs=call.inputs[:3], output=replace(call.output, shape=call.inputs[0].shape))
 
 
 def _infer_update(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    rows, places = replace(types[0], shape=_infer_int8(types[:3], attrs)[0]), types[3]
+    rows, indices = replace(types[0], shape=_infer_int8(types[:3], attrs)[0]), types[3]
     if attrs["dim"] == len(rows.shape) - 1:
-        raise GraphError(f"turned rows are written along another dimension than their own, found {attrs['dim']}")
-    return update.infer_rows((rows, places), attrs)[0], INT16X4
+        raise GraphError(f"rotated rows cannot be written along the last dimension, found dimension {attrs['dim']}")
+    return update.infer_rows((rows, indices), attrs)[0], INT16X4
 
 
 def _reference_update(call: Call, arrays: Sequence[Array]) -> Array:
-    *operands, places = arrays
-    return update.written_rows(call, _reference_int8(_rows(call), operands), places)
+    *operands, indices = arrays
+    return update.written_rows(call, _reference_int8(_rows(call), operands), indices)
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
     x, cos, sin = call.q
     if x is None or cos is None or sin is None or call.out is None:
         return "it needs quantized operands and a quantized result"
-    unit = x.scale * 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale
-    factors = [float(np.float32(angles.scale * unit)) for angles in (cos, sin)]
+    steps = x.scale * 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale
+    factors = [float(np.float32(angles.scale * steps)) for angles in (cos, sin)]
     if not arithmetic.terms_fit(*(x.span * q.span * f for q, f in zip((cos, sin), factors, strict=True))):
         return f"its scales {x.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
     attrs = {"cos_multiplier": factors[0], "sin_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
@@ -118,8 +119,8 @@ def _params(call: Call) -> Params:
     return {**arithmetic.stored_fields(call), **_float_params(call), **zeros, **factors, **shift}
 
 
-def _whole(call: Call) -> bool:
-    """Whether the other elements of a word's pairs are a word, or the word itself, and its angles are words."""
+def _by_words(call: Call) -> bool:
+    """Whether the partners of a word's elements are a whole word, or the word itself, and its angles are words."""
     widths = [t.shape[-1] for t in call.inputs[:3]]
     if call.attrs["pairs"]:
         return len(set(widths)) == 1 and widths[0] % WORD == 0
@@ -127,8 +128,8 @@ def _whole(call: Call) -> bool:
 
 
 def _update_source(call: Call) -> tuple[str, ...]:
-    by = "words" if _whole(call) else "elements"
-    return "update_rows_packed", "rotary", "row_word=turned_word", f"turned=turned_by_{by}"
+    by = "words" if _by_words(call) else "elements"
+    return "update_rows_packed", "rotary", "row_word=rotated_word", f"rotated=rotated_by_{by}"
 
 
 def _items(call: Call) -> int:
@@ -136,8 +137,8 @@ def _items(call: Call) -> int:
 
 
 def _update_params(call: Call) -> Params:
-    places = {**update.place_params(call), "items": np.uint32(_items(call)), "rows_dims": dims(call.inputs[0])}
-    return {**_params(_rows(call)), **places}
+    fields = {**update.index_params(call), "items": np.uint32(_items(call)), "rows_dims": dims(call.inputs[0])}
+    return {**_params(_rows(call)), **fields}
 
 
 _FACTOR = Attr("float", low=0, high=3.4e38)
@@ -178,15 +179,15 @@ OPS = (
                 ("rotary_words", "rotary"),
                 (ONLY_4W,),
                 ONLY_4W,
-                supports=lambda call, target: _whole(call),
+                supports=lambda call, target: _by_words(call),
                 params=_params,
             ),
-            Kernel("q8ta_rotary", ("rotary", "map", "compute=q8ta_turned"), (ANY_INT8,), ANY_INT8, params=_params),
+            Kernel("q8ta_rotary", ("rotary", "map", "compute=q8ta_rotated"), (ANY_INT8,), ANY_INT8, params=_params),
         ),
     ),
     Op(
         name="q8ta_rotary_update",
-        operands=(*_INT8_OPERANDS, Operand("place", real=True)),
+        operands=(*_INT8_OPERANDS, Operand("indices", real=True)),
         infer=_infer_update,
         results=(INT8X4,),
         reference=_reference_update,

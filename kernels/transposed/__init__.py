@@ -1,1 +1,1 @@
-"""Transposed convolution: one product for each phase of the stride, and the general kernel."""
+"""Transposed convolution: a matrix product for each phase of the stride, and a kernel for any call."""

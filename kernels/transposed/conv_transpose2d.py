@@ -1,7 +1,7 @@
 """conv_transpose2d and its int8 form: any kernel size, stride, padding, output padding, dilation, groups.
 
-The weight is stored as a convolution's, (outputs, inputs / groups, kernel height, kernel width), so that an output
-channel is a row of it. conv_transpose1d and conv_transpose3d are imported as it.
+The weight is stored as that of a convolution, (outputs, inputs / groups, kernel height, kernel width): an output
+channel is a row of it. conv_transpose1d and conv_transpose3d are imported as conv_transpose2d.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from q8ta_wgpu.kernels.product import halves, weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
 
 MAX_STRIDE = (1 << 16) - 1
-"""Kernels find the taps of a phase by a product of two numbers below the stride, in 32 bits."""
+"""The largest stride: kernels multiply two numbers below it in 32 bits."""
 
 SCHEMA: Mapping[str, Attr] = {
     "stride": Attr("ints", low=1, high=MAX_STRIDE, length=2),
@@ -54,11 +54,11 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     )
     if min(size) < 1:
         raise GraphError(f"conv_transpose2d's padding {attrs['padding']} leaves nothing of the result of input {x}")
-    whole = [
+    full = [
         size[i] + 2 * attrs["padding"][i] + attrs["dilation"][i] * weight[2 + i] + attrs["stride"][i] * x[2 + i]
         for i in range(2)
     ]
-    check_padded(x[0], weight[0], *whole)
+    check_padded(x[0], weight[0], *full)
     phases = attrs["stride"][0] * attrs["stride"][1]
     for t, shape in zip(types[2:5], ((weight[0],), (weight[0],), (phases, weight[0])), strict=False):
         if t.shape != shape:
@@ -71,7 +71,8 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
 
 
 def _sums(call: Call, x: Array, weight: Array) -> Array:
-    """Every input element times the weight, added where it lands. float64, exact for integers below 2^53."""
+    """The sums, float64 (n, outputs, height, width): every input element times the weight, added to the outputs that
+    its taps reach. Sums of integers are exact below 2^53."""
     attrs, (n, depth, h, w) = call.attrs, x.shape
     (sy, sx), (dy, dx), (top, left), groups = attrs["stride"], attrs["dilation"], attrs["padding"], attrs["groups"]
     outputs, _, kh, kw = weight.shape
@@ -120,8 +121,8 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
 
 
 OPERANDS = (*weighted.OPERANDS[:4], replace(weighted.OPERANDS[4], valid=_valid_correction))
-"""As a convolution's, but `correction` is (phases, output channels): see conv_transpose2d_tiled.phases. A tap outside
-the image meets an input of z_x; a tap between two input pixels meets none."""
+"""Those of a convolution, but `correction` is (phases, output channels): see conv_transpose2d_tiled.phases. A tap
+outside of the image reads z_x. A tap between two input pixels reads nothing."""
 
 
 def _lower(call: QuantizedCall) -> Int8Form | str:
@@ -142,13 +143,13 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
     first, last = first // factor, last // factor
     stride, padding = call.attrs["stride"][i], call.attrs["padding"][i]
     span = call.attrs["dilation"][i] * (call.inputs[1].shape[axis] - 1)
-    # A window must be long enough for its result to have the row at all, even one that no tap reaches.
+    # The range must be long enough for a result that has the last row, even if no tap reaches that row.
     exists = -((span + call.attrs["output_padding"][i] - 2 * padding - last) // stride)
     return -((span - first - padding) // stride), max((last + padding) // stride, exists)
 
 
 def _group(call: Call) -> tuple[int, int]:
-    """Outputs and inputs of a group. Four depthwise channels count as one, whose weights lie on a diagonal."""
+    """(outputs, inputs) of a group. Four depthwise channels count as a group whose weights lie on a diagonal."""
     channels, depth = call.inputs[1].shape[:2]
     return (4, 4) if weighted.is_depthwise(call) else (channels // call.attrs["groups"], depth)
 
@@ -181,8 +182,8 @@ def _pack(call: Call, weight: Array) -> Array:
 
 
 def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
-    """The importer. torch's weight is (inputs, outputs / groups, ...): the group moves from the inputs to the
-    outputs."""
+    """The importer. torch's weight is (inputs, outputs / groups, ...), with the groups along the inputs. It becomes
+    (outputs, inputs / groups, ...), with the groups along the outputs."""
     groups, (inputs, outputs, *kernel) = args["groups"], b.type(args["weight"]).shape
     if inputs % groups:
         raise b.refuse(f"its weight's {inputs} inputs do not split into {groups} groups")
@@ -195,7 +196,8 @@ def _conv_transpose(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """ConvTranspose of one to three dimensions. What its padding would cut off unevenly is sliced off behind it."""
+    """ONNX's ConvTranspose of one to three dimensions. aten's padding is equal on both sides: the difference is sliced
+    off the result."""
     x, weight, bias = args["inputs"]
     size, shape, groups = b.type(x).shape, b.type(weight).shape, int(args["group"])
     rank = len(shape) - 2
@@ -205,14 +207,14 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
     pads, stride, dilation = found["pads"], found["stride"], found["dilation"]
     more = list(args.get("output_padding") or [0] * rank)
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, shape[2:], strict=True)]
-    whole = [(n - 1) * s + span + m for n, s, span, m in zip(size[2:], stride, spans, more, strict=True)]
+    full = [(n - 1) * s + span + m for n, s, span, m in zip(size[2:], stride, spans, more, strict=True)]
     mode = args.get("auto_pad") or "NOTSET"
     wanted = args.get("output_shape") or (
         [n * s for n, s in zip(size[2:], stride, strict=True)] if "SAME" in mode else None
     )
     if wanted is not None:
-        cut = [max(w - n, 0) for w, n in zip(whole, list(wanted)[-rank:], strict=True)]
-        more = [m + max(n - w, 0) for m, w, n in zip(more, whole, list(wanted)[-rank:], strict=True)]
+        cut = [max(w - n, 0) for w, n in zip(full, list(wanted)[-rank:], strict=True)]
+        more = [m + max(n - w, 0) for m, w, n in zip(more, full, list(wanted)[-rank:], strict=True)]
         half, rest = [c // 2 for c in cut], [c - c // 2 for c in cut]
         pads = rest + half if mode == "SAME_LOWER" else half + rest
     elif mode == "VALID":
@@ -220,11 +222,11 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
     if min(pads) < 0:
         raise b.refuse(f"its pads must not be negative, found {pads}")
     even = [min(pads[i], pads[rank + i]) for i in range(rank)]
-    given = {"input": x, "weight": weight, "bias": bias, "stride": stride, "padding": even, "output_padding": more}
+    arguments = {"input": x, "weight": weight, "bias": bias, "stride": stride, "dilation": dilation, "groups": groups}
     name = "aten.conv_transpose1d.default" if rank == 1 else f"aten.conv_transpose{rank}d.input"
-    y = str(b.aten(name, {**given, "dilation": dilation, "groups": groups}))
-    for i, kept in enumerate(even):
-        before, after = pads[i] - kept, pads[rank + i] - kept
+    y = str(b.aten(name, {**arguments, "padding": even, "output_padding": more}))
+    for i, padding in enumerate(even):
+        before, after = pads[i] - padding, pads[rank + i] - padding
         if before or after:
             extent = b.type(y).shape[2 + i]
             y = b.aten(
@@ -234,27 +236,28 @@ def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _import_conv_transpose3d(b: Builder, args: Mapping[str, Any]) -> str:
-    """Of each depth of the result the images that its taps read, or one of zeros behind all."""
+    """conv_transpose3d as conv_transpose2d. The slices along depth that the taps of an output slice read are channels
+    of one image. A tap that reads none gets a slice of zeros, which is appended to the input."""
     names = ("stride", "padding", "output_padding", "dilation")
     three = {name: repeated(args[name], 3) for name in names}
-    step, before, more, apart = (three[name][0] for name in names)
+    step, before, more, spacing = (three[name][0] for name in names)
     inputs, outputs, taps = b.type(args["weight"]).shape[:3]
     x = b.type(args["input"]).shape
     if len(x) != 5:
         raise b.refuse(f"conv_transpose3d takes a 5-D input, found shape {x}")
     depth = x[2]
-    made = (depth - 1) * step - 2 * before + apart * (taps - 1) + more + 1
-    if made < 1:
-        raise b.refuse(f"its result would have {made} images")
-    at = np.arange(made) + before - apart * np.arange(taps)[:, None]
-    places = np.where((at % step == 0) & (at >= 0) & (at < depth * step), at // step, depth)
+    outputs_depth = (depth - 1) * step - 2 * before + spacing * (taps - 1) + more + 1
+    if outputs_depth < 1:
+        raise b.refuse(f"its result would have {outputs_depth} images")
+    at = np.arange(outputs_depth) + before - spacing * np.arange(taps)[:, None]
+    slices = np.where((at % step == 0) & (at >= 0) & (at < depth * step), at // step, depth)
     weight = b.emit("permute", (args["weight"],), {"dims": (0, 2, 1, 3, 4)})
     plane = {
         **{name: three[name][1:] for name in names},
-        "input": volumes.gathered(b, volumes.padded(b, args["input"], 0, 1), places),
+        "input": volumes.gathered(b, volumes.padded(b, args["input"], 0, 1), slices),
         "weight": b.emit("view", (weight,), {"shape": (inputs * taps, outputs, -2, -2)}),
     }
-    return volumes.stacked(b, _conv_transpose(b, {**args, **plane}), made)
+    return volumes.stacked(b, _conv_transpose(b, {**args, **plane}), outputs_depth)
 
 
 def _case(
@@ -325,8 +328,8 @@ conv_transpose2d = Op(
 )
 
 
-def _kernels(op: str, parts: int) -> tuple[Kernel, ...]:
-    """All kernels of an operator. `parts` rows of int8 make one row of x: 2 of int16."""
+def _kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
+    """All kernels of an operator. A row of x is `halves_per_row` rows of int8: 1, or 2 for int16."""
     general = Kernel(
         f"{op}.direct",
         _direct_source,
@@ -339,11 +342,11 @@ def _kernels(op: str, parts: int) -> tuple[Kernel, ...]:
         threads=weighted.quads_of_sums,
         cost=tiled.cost("direct"),
     )
-    return *tiled.kernels(op, parts), *share.kernels(general, _loops)
+    return *tiled.kernels(op, halves_per_row), *share.kernels(general, _loops)
 
 
 def _loops(call: Call) -> tuple[int, int]:
-    """Turns of the loops of the general kernel: taps of a phase, words of a group."""
+    """Turns of the general kernel's loops: over the taps of a phase, and the words of a group."""
     return tiled.most_taps(call), -(-_group(call)[1] // 4)
 
 
@@ -371,4 +374,4 @@ q16ta_conv_transpose2d = replace(
     operands=(Operand("x", dtypes=(INT16X4,)), *OPERANDS[1:]),
     kernels=_kernels("q16ta_conv_transpose2d", 2),
 )
-"""The same of int16: kernels/product/halves.py."""
+"""q8ta_conv_transpose2d with an int16 operand (kernels/product/halves.py)."""

@@ -1,7 +1,7 @@
 alias Partial = f32;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
-fn part(p: vec4<u32>, first: vec4<u32>) -> Partial {
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var sum = 0.0;
   let channel = p.y / params.channels_per_group * params.depth_per_group;
   let depth = loop_end(params.depth_per_group, p.y);

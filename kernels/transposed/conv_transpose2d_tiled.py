@@ -1,9 +1,8 @@
-"""Fast kernels of q8ta_conv_transpose2d and of its q16ta form: one implicit matrix product for each phase. No operators
-here.
+"""The fast kernels of q8ta_conv_transpose2d and q16ta_conv_transpose2d: an implicit matrix product for each phase.
 
-A phase is the rows and columns of the result whose index, plus padding, leaves the same remainders by the stride. Only
-every few taps reach a phase, so it is an ordinary convolution of stride 1 with those taps (sub-pixel convolution, Shi
-et al. 2016, arXiv:1609.07009), and nothing is multiplied with the gaps between input pixels. All read and write 4C.
+A phase is the set of result pixels whose row and column, plus padding, have the same remainders modulo the stride. Only
+some taps reach a phase. So a phase is an ordinary convolution of stride 1 with these taps, and nothing is multiplied by
+the gaps between input pixels (sub-pixel convolution, Shi et al. 2016, arXiv:1609.07009). All kernels read and write 4C.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, halves, weighted
 
 MOST_PHASES = 64
-"""Most phases of a product: beyond that (vocoders: 1 x 256) each has few rows, and more of the weights is padding."""
+"""The most phases for a matrix product. With more (vocoders have 1 x 256), each phase has few rows, and weights are
+mostly padding."""
 
 
 def _taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
@@ -33,8 +33,8 @@ def _taps(remainder: int, kernel: int, stride: int, dilation: int) -> list[int]:
 
 
 def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[int]]]:
-    """(phase, its taps along y, along x) of a weight (outputs, depth, height, width); phase = y remainder * sx + x
-    remainder."""
+    """Yields (phase, taps along y, taps along x) for each phase of a weight (outputs, depth, height, width). The number
+    of a phase is y remainder * stride along x + x remainder."""
     axes = [
         [_taps(rest, weight[2 + i], attrs["stride"][i], attrs["dilation"][i]) for rest in range(attrs["stride"][i])]
         for i in range(2)
@@ -43,7 +43,7 @@ def phases(weight: Shape, attrs: Attrs) -> Iterator[tuple[int, list[int], list[i
 
 
 def macs(call: Call) -> int:
-    """Multiply-accumulates: each pixel of the input meets every tap."""
+    """Multiply-accumulates of a call: each input pixel is multiplied by every tap."""
     x, weight = call.inputs[:2]
     return x.numel // x.shape[1] * weight.numel
 
@@ -70,7 +70,7 @@ def most_taps(call: Call) -> int:
 
 
 def work(call: Call) -> int:
-    """`Op.work`: each result meets at most so many taps."""
+    """`Op.work`, by the most taps that a result has."""
     return call.output.numel * call.inputs[1].shape[1] * most_taps(call)
 
 
@@ -80,19 +80,20 @@ def _steps(call: Call) -> list[int]:
 
 
 def sizes(call: Call, tile: gemm.AnyTile | None = None) -> tuple[int, int, int]:
-    """(rows, channels, words along k) of the products of all phases, stacked, each padded to whole tiles."""
+    """(rows, channels, words along k) of the matrix products of all phases, one after another. The rows of each are
+    padded to whole tiles."""
     m = tile.m if tile else 1
     phase_rows = -(-epilogue.extents(call)[0] * math.prod(_grid(call)) // m) * m
     return math.prod(call.attrs["stride"]) * phase_rows, epilogue.extents(call)[1], 4 * _vectors(call)
 
 
 def pad_phases(call: Call, array: Array) -> Array:
-    """(phases, channels) numbers, each phase padded with zeros to a whole number of words' lanes."""
+    """`Kernel.prepack` of numbers (phases, channels): channels are padded with zeros to a multiple of four."""
     return np.pad(array, ((0, 0), (0, -array.shape[1] % 4)))
 
 
 def _pack(call: Call, weight: Array, tile: gemm.AnyTile) -> Array:
-    """The packed weights of all phases in order, k running over (tap, vector of 16 channels)."""
+    """The packed weights of all phases, one after another. k runs over (tap, vector of 16 channels)."""
     channels, depth, *_ = weight.shape
     found = []
     for _, ys, xs in phases(weight.shape, call.attrs):
@@ -139,29 +140,30 @@ def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
     return bool(call.attrs["groups"] == 1 and few) and tile.fits(target)
 
 
-def _whole(call: Call) -> bool:
-    """Whether the channels of a pixel are whole vectors."""
+def _has_vectors(call: Call) -> bool:
+    """Whether the words of a pixel are a multiple of four."""
     return -(-call.inputs[0].shape[1] // 4) % 4 == 0
 
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    x_vector = "x_vector=whole_vector" if _whole(call) else "x_vector=vector_of_words"
+    x_vector = "x_vector=whole_vector" if _has_vectors(call) else "x_vector=vector_of_words"
     return *tile.source, "gemm_window_transposed", "stride_phases", x_vector, "sums_planes", *halves.source(call)
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
-    (rows, channels, words), parts = sizes(call), halves.of(call)
-    early = gemm.joins_early(call)
-    return label == gemm.choose((rows * parts, channels, words), target, joined=early, parts=parts)
+    (rows, channels, words), halves_per_row = sizes(call), halves.of(call)
+    residual = gemm.reads_residual_early(call)
+    product = (rows * halves_per_row, channels, words)
+    return label == gemm.choose(product, target, residual=residual, halves_per_row=halves_per_row)
 
 
 PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
 """`Kernel.prepack` of the per-channel operands; there is a correction for each phase."""
 
 
-def kernels(op: str, parts: int) -> Iterator[Kernel]:
-    """Tiled matrix products, one for every tile. `parts` rows of int8 make one row of x: 2 of int16."""
-    for label, tile in gemm.tiles(parts).items():
+def kernels(op: str, halves_per_row: int) -> Iterator[Kernel]:
+    """Tiled matrix products, one for each tile. A row of x is `halves_per_row` rows of int8: 1, or 2 for int16."""
+    for label, tile in gemm.tiles(halves_per_row).items():
         yield Kernel(
             f"{op}.implicit_{label}",
             functools.partial(_source, tile=tile),
@@ -169,7 +171,7 @@ def kernels(op: str, parts: int) -> Iterator[Kernel]:
             ONLY_4C | FLOAT,
             supports=functools.partial(_supports, tile=tile),
             preferred=functools.partial(_preferred, label=label),
-            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if _whole(call) else ())),
+            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if _has_vectors(call) else ())),
             params=functools.partial(_params, tile=tile),
             prepack={1: functools.partial(_pack, tile=tile), **PAD_CHANNELS},
             **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},

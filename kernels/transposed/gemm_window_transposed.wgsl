@@ -1,9 +1,9 @@
-// Rows of x for a transposed convolution, one block of params.phase_rows rows for each phase of the stride (see
-// stride_phases). k runs over (phase, tap of the phase, channels) in whole vectors, params.phase_vectors for a phase.
-// Linked: x_vector (gemm_rows).
+// Rows of x for a transposed convolution: a block of params.phase_rows rows for each phase of the stride
+// (stride_phases). k runs over (phase, tap of the phase, channels), in vectors; each phase has params.phase_vectors of
+// them. Linked: x_vector (gemm_rows).
 
 struct Row { image: u32, y: u32, x: u32 }
-struct Place { y: u32, x: u32, vector: u32 }
+struct KOffset { y: u32, x: u32, vector: u32 }
 
 fn remainder_of(phase: u32) -> vec2<u32> { return vec2<u32>(phase / params.stride.y, phase % params.stride.y); }
 
@@ -34,21 +34,21 @@ fn row_of(m: u32) -> Row {
   return Row(p.x * params.x_dims.z, pixel.x, pixel.y);
 }
 
-fn place_of(k: u32) -> Place {
+fn k_offset_of(k: u32) -> KOffset {
   let vectors = (params.row_words + 3u) / 4u;
   let across = max(taps_of(remainder_of(k / params.phase_vectors)).y, 1u);
   let tap = k % params.phase_vectors / vectors;
-  return Place(tap / across * params.reach.x, tap % across * params.reach.y, k % params.phase_vectors % vectors);
+  return KOffset(tap / across * params.reach.x, tap % across * params.reach.y, k % params.phase_vectors % vectors);
 }
 
-fn place_from(found: Place, k: u32) -> Place { return place_of(k); }
-fn place_after(place: Place) -> Place { return place; }
+fn k_offset_from(found: KOffset, k: u32) -> KOffset { return k_offset_of(k); }
+fn k_offset_after(k_offset: KOffset) -> KOffset { return k_offset; }
 
-fn load_x(row: Row, place: Place) -> RowVector {
-  let y = row.y - place.y;
-  let column = row.x - place.x;
+fn load_x(row: Row, k_offset: KOffset) -> RowVector {
+  let y = row.y - k_offset.y;
+  let column = row.x - k_offset.x;
   let outside = y >= params.x_dims.z || column >= params.x_dims.w;
   if (BRANCHES && outside) { return zero_vector(); }
-  let value = x_vector(((row.image + y) * params.x_dims.w + column) * params.row_words, place.vector);
+  let value = x_vector(((row.image + y) * params.x_dims.w + column) * params.row_words, k_offset.vector);
   return zeros_where(value, !BRANCHES && outside);
 }

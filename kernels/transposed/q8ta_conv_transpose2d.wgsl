@@ -1,5 +1,6 @@
-// Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight vectors: (channel quad,
-// tap, input quad), a word for each channel, from its group's first channel on. Start values come once for each phase.
+// Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight vectors: (channel
+// quad, tap, input quad), a word for each channel, from its group's first channel on. Start values come once for each
+// phase.
 
 // Four input channels from the k-th four of an output channel's group on. What lies past the group meets weights of 0.
 fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> x_Word {
@@ -10,7 +11,7 @@ fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> x_Word {
   return word_across(low, x_word(vec4<u32>(n, min(first + 4u, last), pixel)), first % 4u);
 }
 
-// The last elements of a word from the `first` on, 1 to 3, and the first ones of the next.
+// Four elements across two words: those of `low` from index `first` on, 1 to 3, and the first ones of `high`.
 fn word_across(low: u32, high: u32, first: u32) -> u32 { return (low >> (8u * first)) | (high << (32u - 8u * first)); }
 
 fn int16_word_across(low: vec2<u32>, high: vec2<u32>, first: u32) -> vec2<u32> {
@@ -19,8 +20,8 @@ fn int16_word_across(low: vec2<u32>, high: vec2<u32>, first: u32) -> vec2<u32> {
   return (from_word.xy >> vec2<u32>(16u)) | (from_word.yz << vec2<u32>(16u));
 }
 
-// The first thread of a team brings the start value.
-fn part(p: vec4<u32>, first: vec4<u32>) -> Acc {
+// The first thread of a team adds the start value.
+fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
   let phase = (p.zw + params.padding.xy) % params.stride.xy;
   var acc: Acc;
   if (all(first == vec4<u32>(0u))) {

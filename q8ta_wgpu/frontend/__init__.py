@@ -1,5 +1,6 @@
-"""From torch to a model: quantize a module, import an exported program, compile it. Torch ends here.
+"""From torch to a model: quantizes a module, imports an exported program, compiles it. No other package needs torch's
+graphs.
 
-Comes in: an nn.Module or an ExportedProgram. Goes out: a Model. May use: passes, model, kernels, ir, and
-for what runs in part on the GPU (hybrid.py) session.
+Comes in: an nn.Module or an ExportedProgram. Goes out: a Model. May use: passes, model, kernels, ir, and session for
+programs that partly run on the GPU (hybrid.py).
 """

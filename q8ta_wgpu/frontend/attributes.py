@@ -1,4 +1,4 @@
-"""What a module changes while it runs: buffers, which are its states, and other attributes, which it must not."""
+"""Finds what a module changes while it runs: buffers, which become states, and other attributes, which are refused."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from q8ta_wgpu.frontend.nodes import INPUTS
 
 
 def changed_buffers(module: torch.nn.Module, arguments: Tensors) -> list[str]:
-    """The names of the buffers that forward changes. What it changes is put back.
+    """The names of the buffers that forward changes. The module is restored afterwards.
 
-    Raises InputError unless the module runs, UnsupportedError where its results depend on other attributes that it
-    changes, or where it changes a buffer's shape.
+    Raises:
+        InputError: the module does not run on these arguments.
+        UnsupportedError: its results depend on other attributes that it changes, or it changes a buffer's shape.
     """
     before = Attributes(module)
     try:
@@ -50,7 +51,7 @@ def changed_buffers(module: torch.nn.Module, arguments: Tensors) -> list[str]:
 
 
 class Attributes:
-    """What a module holds before it runs: attributes, its own and those of objects that it holds, lists and dicts of
+    """A copy of a module's attributes before it runs: its own and those of objects that it holds, lists and dicts of
     them, buffers, and the tensors' values."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -66,17 +67,20 @@ class Attributes:
         ]
 
     def states(self, module: torch.nn.Module) -> list[str]:
-        """The names of buffers that were written into, or are other tensors. Raises UnsupportedError where one has
-        another shape or dtype now, is the tensor that another one is now, or shares its memory with another tensor that
-        the module holds."""
+        """The names of buffers that were written into or replaced.
+
+        Raises:
+            UnsupportedError: a buffer's shape or dtype changed, or it is now the same tensor as another buffer, or
+                shares memory with another tensor of the module.
+        """
         values, found = {id(tensor): value for tensor, value in self._tensors}, []
-        known, given = set[int](), dict[int, str]()
+        known, names_by_id = set[int](), dict[int, str]()
         for name, tensor in module.named_buffers(remove_duplicate=False):
             buffer, version = self._buffers.get(name, (tensor, tensor._version))
             if id(buffer) in known:
                 continue
             known.add(id(buffer))
-            if (other := given.setdefault(id(tensor), name)) != name:
+            if (other := names_by_id.setdefault(id(tensor), name)) != name:
                 raise UnsupportedError(
                     f"the module gives its buffers {other} and {name} one tensor: keep {other} alone, and read it for "
                     "both"
@@ -99,8 +103,8 @@ class Attributes:
         return found
 
     def _check_memory(self, name: str, buffer: torch.Tensor, now: torch.Tensor) -> None:
-        """Raises UnsupportedError where another tensor of the module lies in the memory of a buffer that changes: each
-        would be a copy. Other names of the buffer itself are other names of the state."""
+        """Raises UnsupportedError if another tensor of the module shares memory with a buffer that changes, since they
+        would become separate copies. Other names of the same tensor are allowed: they are names of one state."""
         memory = _memory(buffer)
         for other, value, known in self._values():
             if memory and value is known and value is not now and _memory(value) == memory:
@@ -111,7 +115,7 @@ class Attributes:
                 )
 
     def changed(self) -> str:
-        """The first attribute that is another one, or has other values, buffers apart; empty if none."""
+        """The first attribute, other than a buffer, that was replaced or whose values changed; empty if none."""
         buffers = {id(buffer) for buffer, _ in self._buffers.values()}
         written = {id(tensor) for tensor, value in self._tensors if not torch.equal(tensor, value)} - buffers
         for name, value, known in self._values():
@@ -120,14 +124,14 @@ class Attributes:
         return ""
 
     def _values(self) -> Iterator[tuple[str, Any, Any]]:
-        """The name of each attribute, and of each value in lists and dicts of them, its value and what it was."""
+        """Each attribute, and each value in lists and dicts of them: name, value, and value before the run."""
         for path, store, values in self._held:
             for key, value in store.items() if isinstance(store, dict) else enumerate(store):
                 known = values.get(key) if isinstance(values, dict) else values[key] if key < len(values) else None
                 yield ".".join(filter(None, (path, str(key)))), value, known
 
     def put_back(self) -> None:
-        """Makes all of it what it was."""
+        """Restores all attributes."""
         for _, store, values in self._held:
             if _is_same(store, values):
                 continue
@@ -142,14 +146,14 @@ class Attributes:
 
 
 def _memory(value: Any) -> int:
-    """The address of a tensor's memory; 0 for all else, and for tensors without memory."""
+    """The address of a tensor's memory; 0 for other values, and for tensors without memory."""
     if not isinstance(value, torch.Tensor) or without_values(value) or value.layout != torch.strided:
         return 0
     return value.untyped_storage().data_ptr()
 
 
 def _is_same(store: Any, values: Any) -> bool:
-    """Whether a list or dict holds what its copy does: nothing is put back into one that may refuse writes."""
+    """Whether a list or dict equals its copy. It is then not restored, since some refuse writes."""
     same_keys = not isinstance(store, dict) or list(store) == list(values)
     pairs = zip(_values(store), _values(values), strict=False)
     return len(store) == len(values) and same_keys and all(one is other for one, other in pairs)

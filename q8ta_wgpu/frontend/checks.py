@@ -1,4 +1,4 @@
-"""What a caller gives to `quantize`, checked before anything long is done: module, example, calibration, quantizer."""
+"""Checks the arguments of `quantize` before any long computation: module, example, calibration, quantizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def check_module(module: Any) -> None:
-    """Raises InputError unless `module` is one in eval mode, in float32 and with finite parameters."""
+    """Raises InputError unless `module` is a module in eval mode, in float32 and with finite parameters."""
     exported = isinstance(module, GraphModule) and module.training  # torch has no eval() for it
     if isinstance(module, ExportedProgram) or exported:
         raise InputError(
@@ -26,13 +26,13 @@ def check_module(module: Any) -> None:
         )
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, found {type(module).__name__}")
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
+    for name, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
             raise InputError(
-                f"expected a torch.nn.Module in Python, found a {type(part).__name__}{name and f' at {name}'}, which "
+                f"expected a torch.nn.Module in Python, found a {type(child).__name__}{name and f' at {name}'}, which "
                 "torch.export cannot trace: give the module it was scripted or traced from"
             )
-    training = next((name for name, part in module.named_modules() if part.training), None)
+    training = next((name for name, child in module.named_modules() if child.training), None)
     if training is not None:
         found = f"the module's part {training}" if training else "the module"
         raise InputError(
@@ -55,16 +55,21 @@ def check_module(module: Any) -> None:
 
 
 def is_whole(unsupported: Any) -> bool:
-    """Whether operators that are not supported are an error. Raises InputError for what is no such choice."""
+    """Whether unsupported operators are an error, from the argument `unsupported`. Raises InputError if it is neither
+    'error' nor 'torch'."""
     if not isinstance(unsupported, str) or unsupported not in ("error", "torch"):
         raise InputError(f"unsupported must be 'error' or 'torch', found {shown(unsupported)}")
     return bool(unsupported == "error")
 
 
 def example(example_inputs: Any, whole: bool = True) -> Tensors:
-    """Copies of the arguments that fix the shapes: torch.export makes one input of a tensor that is given twice, and
-    takes the size of a view for one that may vary. Raises InputError unless they are tensors with values, and, of what
-    runs as a whole on the GPU, float32, bools or integers of a dtype that the network computes with."""
+    """Copies of the arguments that determine the shapes. (torch.export makes one input of a tensor that is passed
+    twice, and treats the size of a view as dynamic.)
+
+    Raises:
+        InputError: they are not tensors with values, or, with `whole`, not of a dtype that runs on the GPU: float32,
+            bools or integers that a network computes with.
+    """
     if not isinstance(example_inputs, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         listed = isinstance(example_inputs, (tuple, list))
         found = [type(x).__name__ for x in example_inputs] if listed else type(example_inputs).__name__
@@ -82,7 +87,7 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
 
 
 def _way_out(x: torch.Tensor) -> str:
-    """The way out for an input of a dtype that does not run on the GPU."""
+    """A remedy for an input of a dtype that does not run on the GPU."""
     if x.is_floating_point():
         return "write x.float()"
     if x.is_complex():
@@ -91,7 +96,7 @@ def _way_out(x: torch.Tensor) -> str:
 
 
 def without_values(x: torch.Tensor) -> str:
-    """What keeps a tensor from being a dense one with values; empty if nothing."""
+    """Why a tensor is not a dense one with values; empty if it is."""
     if x.is_nested:  # has no sizes to ask for
         return "nested"
     if x.is_meta:
@@ -100,7 +105,8 @@ def without_values(x: torch.Tensor) -> str:
 
 
 def calibration_items(calibration: Any) -> Iterable[Any]:
-    """What is iterated over. Raises InputError for what is not, and for one tensor, whose rows would be items."""
+    """The iterable of calibration items. Raises InputError if it is not iterable, or is one tensor, whose rows would be
+    items."""
     if isinstance(calibration, torch.Tensor) or not isinstance(calibration, Iterable):
         raise InputError(
             f"calibration must be an iterable of inputs, found {type(calibration).__name__}: write [x] for a single one"
@@ -111,8 +117,9 @@ def calibration_items(calibration: Any) -> Iterable[Any]:
 def calibration_item(
     item: Any, index: int, wanted: Tensors, sizes: Dimensions | None = None, any_batch: bool = False
 ) -> Tensors:
-    """The arguments of one calibration item, checked against the example: number, shapes, finite values. `sizes`:
-    those that inputs may have. `any_batch`: their first dimension may have any."""
+    """The arguments of one calibration item, after checking number, shapes and finite values against the example.
+    `sizes`: those that inputs may have. `any_batch`: whether their first dimension may have any size. Raises
+    InputError."""
     if not isinstance(item, (torch.Tensor, tuple, list)):
         raise InputError(f"calibration item {index} is {type(item).__name__}: give a torch tensor or a tuple of them")
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
@@ -146,33 +153,33 @@ def calibration_item(
 
 
 def check_sizes(arguments: Tensors, index: int, sizes: Dimensions) -> None:
-    """Raises InputError unless a calibration item has sizes that `dynamic_shapes` names."""
+    """Raises InputError unless a calibration item has sizes that `dynamic_shapes` allows."""
     if isinstance(found := sizes.point([x.shape for x in arguments]), str):
         raise InputError(f"calibration item {index} has other sizes than dynamic_shapes names: {found}")
 
 
 def is_like(value: Any, dtype: torch.dtype, sizes: Sequence[int | None]) -> bool:
-    """Whether a value is a tensor of a dtype and of these sizes, of which None may be any."""
+    """Whether a value is a tensor of a dtype and of these sizes; None stands for any size."""
     if not isinstance(value, torch.Tensor) or (value.dtype, value.dim()) != (dtype, len(sizes)):
         return False
     return all(size in (None, found) for size, found in zip(sizes, value.shape, strict=True))
 
 
 def listed(sizes: Iterable[int | None]) -> str:
-    """Sizes in words."""
+    """Sizes as text."""
     return f"({', '.join('any' if size is None else str(size) for size in sizes)})"
 
 
 def check_quantizer(quantizer: Any, kind: type) -> None:
-    """Raises InputError unless a quantizer is one of torchao's PT2E, or none is given."""
+    """Raises InputError unless a quantizer is None or one of torchao's for PT2E."""
     if quantizer is not None and not isinstance(quantizer, kind):
         found = f"the class {quantizer.__name__}" if isinstance(quantizer, type) else shown(quantizer)
         raise InputError(f"quantizer must be a PT2E quantizer of torchao, found {found}: write q8ta_wgpu.Quantizer()")
 
 
 def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
-    """Raises InputError unless arguments have the dtypes and sizes of those a program was exported with, a dynamic
-    batch the same in all of them; numbers the same value."""
+    """Raises InputError unless arguments have the dtypes and sizes with which a program was exported. A dynamic batch
+    must have the same size in all of them. Numbers must have the same value."""
     batches: dict[str, int] = {}
     for position, (value, like) in enumerate(zip(values, wanted, strict=True)):
         if not isinstance(like, torch.Tensor):
@@ -187,5 +194,5 @@ def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
 
 
 def described(tensors: Iterable[torch.Tensor]) -> str:
-    """Dtypes and shapes in words."""
+    """Dtypes and shapes as text."""
     return ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors) or "of which there are none"

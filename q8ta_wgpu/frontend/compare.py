@@ -41,7 +41,7 @@ def compare(
     inputs: Sequence[torch.Tensor] | Sequence[Sequence[torch.Tensor]],
 ) -> Comparison:
     """Compares the float module, PT2E's simulation and the integer arithmetic on one set of inputs, or on several calls
-    one after the other: each of the three has the states of its own calls, from the same ones on.
+    one after the other. Each of the three has its own states, which begin with the same values.
 
     Examples:
         >>> exported = q8.quantize(module, example_inputs, calibration=batches)
@@ -50,16 +50,16 @@ def compare(
 
     Args:
         module: the float module, in eval mode.
-        exported: what `quantize` made of it.
+        exported: the program that `quantize` returned for it.
         inputs: positional arguments with the shapes and dtypes of the example inputs; with a dynamic batch or dynamic
-            shapes, of any size that they name. Of several calls a list of such tuples, all of the same sizes.
+            shapes, of any size that they allow. For several calls a list of such tuples, all of the same sizes.
 
     Returns:
         A Comparison: a row for every stored int8 value and every output.
 
     Raises:
-        InputError: the inputs differ from the example, the module does not run on them, or `exported` is no exported
-            program or was made from another module.
+        InputError: the inputs differ from the example, the module does not run on them, or `exported` is not an
+            exported program or was made from another module.
         UnsupportedError: as `quantize` and `compile` raise it.
     """
     checks.check_module(module)
@@ -88,7 +88,7 @@ def compare(
 
 
 Values = dict[str, Array]
-"""What a call computes, by the names that operators have in the quantized program."""
+"""The values of a call by the names of operators in the quantized program."""
 
 
 def _rows(
@@ -108,15 +108,15 @@ def _rows(
             continue
         made = _rounded(node)  # behind a quantize that is none: a moved value keeps its bytes
         if made.op == "call_function" and made.name in in_float and node.name in simulated:  # no state: it is no loss
-            q, given = graph.types[name].q, ours[name]
-            real = given if q is None else _real(given, q.zero, q.scale)
+            q, array = graph.types[name].q, ours[name]
+            real = array if q is None else _real(array, q.zero, q.scale)
             simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], real))
             layers[made.name] = replace(_row(made, simulation, snr, 0.0, _read(made), layers), output=True)
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
 
 
 def _joined(calls: Sequence[Values]) -> Values:
-    """The values of all calls, one below the other."""
+    """The values of all calls, concatenated along the first dimension."""
     first, *others = calls
     return {
         name: np.concatenate([np.atleast_1d(value), *(np.atleast_1d(call[name]) for call in others)])
@@ -148,7 +148,7 @@ def _layer(
 
 
 def _real(stored: Array, zero: int, scale: float) -> Array:
-    """The numbers that stored integers stand for, float64."""
+    """Stored integers dequantized, float64."""
     return np.asarray((stored.astype(np.float64) - zero) * scale)
 
 
@@ -178,7 +178,7 @@ def _inputs(exported: ExportedProgram) -> list[Node]:
 
 
 def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
-    """Raises InputError unless inputs are of the number, shapes and dtypes that a program was exported with."""
+    """Raises InputError unless inputs have the number, shapes and dtypes with which a program was exported."""
     wanted = [node.meta["val"] for node in _inputs(exported)]
     if len(example) != len(wanted):
         raise InputError(f"expected {counted(len(wanted), 'input')}, found {len(example)}")
@@ -226,21 +226,21 @@ _ANOTHER = "the exported program was not made from this module by q8ta_wgpu.quan
 
 
 def _simulated(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> list[Values]:
-    """The values of PT2E's simulation in each call. It keeps states itself."""
+    """The values of PT2E's simulation in each call. The simulation keeps states itself."""
     module = exported.module(check_guards=False)
     return _recorded(copy.deepcopy(module) if exported.graph_signature.buffers_to_mutate else module, calls)
 
 
 def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> tuple[Graph, list[Values]]:
-    """The runnable graph, in which each value that a quantize gives is one by itself, and its values in each call."""
+    """The runnable graph, in which the result of each quantize is a value of its own, and its values in each call."""
     graph, structure = import_program(exported)
     graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
     if graph.batched:
         graph = Model(graph, structure).rebatch(calls[0][0].shape[0]).graph
     held, found = reference.initial_states(graph), list[Values]()
     for call in calls:
-        given = {n: graph.stored(n, x.numpy()) for n, x in zip(graph.arguments, call, strict=True)}
-        values = reference.run(graph, {**given, **held}, True)
+        inputs = {n: graph.stored(n, x.numpy()) for n, x in zip(graph.arguments, call, strict=True)}
+        values = reference.run(graph, {**inputs, **held}, True)
         held = {state.read: values[state.written] for state in graph.states}
         found.append(values)
     return graph, found
@@ -249,8 +249,8 @@ def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) 
 def _recorded(
     module: torch.fx.GraphModule, calls: Sequence[checks.Tensors], states: checks.Tensors = ()
 ) -> list[Values]:
-    """Every tensor a graph computes in each call, by name. Its last inputs are states, and its last results what they
-    become."""
+    """Every tensor that a graph computes in each call, by name. The graph's last inputs are states, and its last
+    results their new values."""
     values: list[Values] = []
 
     class Recorder(Interpreter):
@@ -268,7 +268,7 @@ def _recorded(
 
 
 def _rounded(node: Node) -> Node:
-    """The float value behind a quantize: also behind an int16 one before it, whose values are read in int8 as well."""
+    """The float value before a quantize, or before several in a row (int16, then int8)."""
     while is_qdq(node):
         (node,) = node.all_input_nodes[:1]
     return node
@@ -288,15 +288,15 @@ def _is_quantize(node: Node) -> bool:
 
 
 FEWEST = 8
-"""Values from which a channel's noise is set against its own signal: of a single one, as a classifier gives for each
-class, that is near zero by chance, the ratio says nothing."""
+"""With fewer values, a channel's noise is not compared to its own signal. A channel of a single value, such as a class
+of a classifier, may be near zero by chance, which makes the ratio meaningless."""
 
 
 def _snr(exact: Array, found: Array) -> float:
-    """In dB, at most 120: noise to signal, the mean over all channels (dimension 1), so that no large channel hides
-    what small ones lose. A channel with more noise than signal is lost, and counts as 0 dB: by how much says nothing,
-    since one that a ReLU leaves next to no signal may have any ratio. Where all channels have more noise than signal,
-    or channels have few values, all are taken together."""
+    """The signal-to-noise ratio in dB, at most 120. Noise to signal is averaged over channels (dimension 1), so that a
+    large channel does not hide the losses of small ones. A channel with more noise than signal counts as 0 dB, since
+    the ratio of one with almost no signal (behind a ReLU, for example) is arbitrary. If all channels have more noise
+    than signal, or if channels have few values, the ratio is computed over all values together."""
     exact = exact.astype(np.float64)
     noise = (exact - found.reshape(exact.shape)) ** 2
     apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]

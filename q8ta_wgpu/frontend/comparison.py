@@ -1,4 +1,4 @@
-"""What `compare` finds: where a quantized network loses accuracy, layer by layer, and what to do."""
+"""The result of `compare`: where a quantized network loses accuracy, layer by layer, and what to do."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.writing import write
 
 CLIPPED = 0.01
-"""Share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
+"""The share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
 
 LOSS = 3.0
-"""dB that a layer may lose before advice names it: halving a scale is worth six."""
+"""A layer with a larger loss, in dB, is named in the advice. Halving a scale gains six."""
 
 _NEAR, _FAIR = 1.0, 20.0
-"""dB below the yardstick where more bits gain nothing, and dB that outputs keep then."""
+"""The distance to the yardstick, in dB, within which more bits gain nothing, and the ratio, in dB, that outputs then
+have."""
 
 _LISTED = 4
-"""Most names in a sentence."""
+"""The most names in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Layer:
     Attributes:
         name: the operator whose result it is, in the exported program.
         module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one.
-        source: where in the user's model.
+        source: its position in the user's model.
         simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
         snr: the same of this library's integer arithmetic.
         lost: dB by which `snr` is below the worst of the values that the layer reads.
@@ -59,9 +60,10 @@ class Comparison:
     Attributes:
         layers: the rows, as `Layer`.
         predicted: signal to noise in dB that `quantize` predicted for the output that is farthest below the yardstick;
-            None where it predicted none.
-        yardstick: of a network that rounds nothing but weights and what weighted sums read, on the same inputs.
-        calls: of several calls, one after the other, the comparison of each; `layers` are of all together.
+            None if it predicted none.
+        yardstick: signal to noise in dB, on the same inputs, of a network in which only weights and the inputs of
+            weighted sums are rounded.
+        calls: for several calls, one after the other, the comparison of each; `layers` are of all together.
     """
 
     layers: tuple[Layer, ...]
@@ -71,8 +73,8 @@ class Comparison:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do: a sentence for each cause of a loss; empty where little is lost, or the outputs are as
-        good as more bits could make them."""
+        """What to do: a sentence for each cause of a loss. Empty if little is lost, or if more bits would not improve
+        the outputs."""
         clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
         lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
         found, outputs = [], [x.snr for x in self.layers if x.output]
@@ -111,8 +113,12 @@ class Comparison:
         return "\n".join([head, *rows, *self.advice])
 
     def plot(self, path: str | Path) -> None:
-        """Draws both ratios of every layer in the network's order to an image file (matplotlib). Raises
-        UnsupportedError without matplotlib, InputError where the file cannot be written."""
+        """Draws both ratios of every layer in the network's order to an image file (matplotlib).
+
+        Raises:
+            UnsupportedError: matplotlib is not installed.
+            InputError: the file cannot be written.
+        """
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError as error:
@@ -134,5 +140,5 @@ class Comparison:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names in a sentence, of many the first."""
+    """The first names as a list in a sentence."""
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")

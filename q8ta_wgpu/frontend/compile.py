@@ -32,20 +32,21 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     Args:
         program: an ExportedProgram of a PT2E-converted module (static int8 or uint8 activations, int8 weights), from
             `quantize` or any other PT2E quantizer; or the converted module itself.
-        int8_outputs: whether results are the int8 (or int16) values that the network ends with, a fourth of the bytes
-            to bring back, instead of the float32 numbers (value - zero) * scale; `Model.outputs` has scale and zero. A
-            result that was never rounded stays float32.
+        int8_outputs: whether results are the network's last int8 (or int16) values, instead of the float32 numbers
+            (value - zero) * scale. They have a fourth of the bytes. `Model.outputs` has scale and zero. A result that
+            was never rounded stays float32.
         unsupported: what to do with operators that cannot be imported: 'error', or 'torch' for a torch module that runs
-            the rest on the GPU and these in PyTorch.
+            these in PyTorch and the rest on the GPU.
         device: with unsupported='torch', the device of its sessions, as for `Session`.
 
     Returns:
         A Model; with unsupported='torch' a torch module, whose `report()` says what runs where.
 
     Raises:
-        UnsupportedError: torch is missing, or the program holds operators that cannot be imported (all are named); with
+        UnsupportedError: torch is missing, or the program has operators that cannot be imported (all are named); with
             unsupported='torch', nothing would run on the GPU.
-        InputError: `unsupported` is neither, `int8_outputs` is no bool, or an option belongs to the other choice.
+        InputError: `unsupported` is neither 'error' nor 'torch', `int8_outputs` is not a bool, or an option needs
+            another value of `unsupported`.
         DeviceError: with unsupported='torch', as `Session`.
     """
     check_switch("int8_outputs", int8_outputs)
@@ -73,14 +74,14 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
 
 
 def _runnable(graph: Graph, int8_outputs: bool) -> Graph:
-    """A graph that was imported as one that runs."""
+    """Prepares an imported graph to run."""
     if int8_outputs:
         _end_with_integers(graph)
     return run_passes(graph)
 
 
 def _end_with_integers(graph: Graph) -> None:
-    """Takes away the dequantizes that a graph ends with."""
+    """Removes the dequantizes at the end of a graph."""
     made = {node.output: node for node in graph.nodes}
     ends = (made.get(name) for name in graph.outputs)
     graph.outputs = [

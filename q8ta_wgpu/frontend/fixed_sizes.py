@@ -1,4 +1,4 @@
-"""Which sizes of its inputs a network computes numbers from: found by tracing it at other sizes."""
+"""Finds the sizes of its inputs from which a network computes numbers, by tracing it at other sizes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from q8ta_wgpu.model.resize import resized
 Trace = Callable[[tuple[torch.Tensor, ...]], GraphModule]
 """The float graph of a module for example inputs."""
 
-Place = tuple[int, int]
+InputDim = tuple[int, int]
 """A dimension of an input: number of the input, number of the dimension."""
 
 _FREE = (1, "")
-"""Of a size that may be any other: it changes in steps of 1, and nothing is wrong then."""
+"""The result for a size that may be any other: it changes in steps of 1, and there is no reason against it."""
 
 
 def fixed_sizes(
@@ -35,38 +35,39 @@ def fixed_sizes(
     graph: GraphModule,
     trace: Trace,
     example: tuple[torch.Tensor, ...],
-    dynamic: Container[Place],
+    dynamic: Container[InputDim],
 ) -> list[tuple[int, int, int, str]]:
-    """The dimensions of inputs that cannot change freely: input, dimension, step (0: it cannot change at all), why.
+    """The dimensions of inputs that cannot change freely: (input, dimension, step, reason). Step 0: it cannot change at
+    all.
 
-    Where the imported graph takes other sizes, the module is traced with them, and must become that graph: all at once,
-    then sizes that are equal together, then each by itself. `dynamic` are dimensions that may
-    have any size already.
+    If the imported graph can be reshaped to other sizes, the module is traced with them, and must give that graph. All
+    sizes are changed at once, then sizes that are equal together, then each alone. `dynamic` are dimensions that are
+    known to have any size.
     """
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
     first = import_piece(graph) if constants or any(map(_may_count, program.graph.nodes)) else None
     if not isinstance(first, Graph):
         return []
     network = _Network(first, trace, example)
-    alike: dict[int, list[Place]] = {}
+    alike: dict[int, list[InputDim]] = {}
     for index, x in enumerate(example):
         for dim in range(x.dim()):
             if (index, dim) not in dynamic:
                 alike.setdefault(x.shape[dim], []).append((index, dim))
     grown = {
-        place: 2 * size + 1
-        for size, places in alike.items()
-        if network.resized(dict.fromkeys(places, 2 * size + 1))
-        for place in places
+        input_dim: 2 * size + 1
+        for size, dims in alike.items()
+        if network.resized(dict.fromkeys(dims, 2 * size + 1))
+        for input_dim in dims
     }
     free = grown if grown and network.is_right(grown) else {}
-    found: dict[Place, tuple[int, str]] = {}
-    for size, places in alike.items():
-        together = places[0] in free or network.step(size, places, most=1) == _FREE
-        for place in places:
-            alone = network.step(size, [place]) if len(places) > 1 and not together else None
-            found[place] = _FREE if together else alone or network.step(size, places) or _FREE
-    return [(*place, step, why) for place, (step, why) in found.items() if why]
+    found: dict[InputDim, tuple[int, str]] = {}
+    for size, dims in alike.items():
+        together = dims[0] in free or network.step(size, dims, most=1) == _FREE
+        for input_dim in dims:
+            alone = network.step(size, [input_dim]) if len(dims) > 1 and not together else None
+            found[input_dim] = _FREE if together else alone or network.step(size, dims) or _FREE
+    return [(*dim, step, why) for dim, (step, why) in found.items() if why]
 
 
 class _Network:
@@ -76,27 +77,27 @@ class _Network:
         self._first = first
         self._trace = trace
         self._example = example
-        self._seen: dict[frozenset[tuple[Place, int]], tuple[str, bool]] = {}
+        self._seen: dict[frozenset[tuple[InputDim, int]], tuple[str, bool]] = {}
 
-    def resized(self, sizes: Mapping[Place, int]) -> Graph | None:
-        """The graph at other sizes; None where it does not take them."""
+    def resized(self, sizes: Mapping[InputDim, int]) -> Graph | None:
+        """The graph at other sizes; None if it cannot be reshaped to them."""
         try:
             return resized(self._first, self._shapes(sizes))
         except GraphError:
             return None
 
-    def is_right(self, sizes: Mapping[Place, int]) -> bool:
-        """Whether the graph at other sizes is what the module becomes with them."""
+    def is_right(self, sizes: Mapping[InputDim, int]) -> bool:
+        """Whether the graph at other sizes equals the one that is traced from the module with them."""
         graph = self.resized(sizes)
         return graph is not None and not self._wrong(graph, sizes)[0]
 
-    def step(self, size: int, places: Sequence[Place], most: int = 3) -> tuple[int, str] | None:
-        """In which steps these dimensions may change, 0 for none, and what is wrong at other sizes. None where the
-        graph takes none of the sizes tried, at most so many."""
+    def step(self, size: int, dims: Sequence[InputDim], most: int = 3) -> tuple[int, str] | None:
+        """The step by which these dimensions may change (0 for none), and the reason against other sizes. At most
+        `most` sizes are tried. None if the graph cannot be reshaped to any of them."""
         even = size & -size
         tried, why = 0, ""
         for other, step in {2 * size + 1: 1, size + even: even, 2 * size: size}.items():
-            sizes = dict.fromkeys(places, other)
+            sizes = dict.fromkeys(dims, other)
             if tried == most or (graph := self.resized(sizes)) is None:
                 continue
             tried += 1
@@ -108,21 +109,21 @@ class _Network:
                 break
         return (0, why) if tried else None
 
-    def _shapes(self, sizes: Mapping[Place, int]) -> list[Shape]:
+    def _shapes(self, sizes: Mapping[InputDim, int]) -> list[Shape]:
         return [
             tuple(sizes.get((index, dim), size) for dim, size in enumerate(x.shape))
             for index, x in enumerate(self._example)
         ]
 
-    def _wrong(self, graph: Graph, sizes: Mapping[Place, int]) -> tuple[str, bool]:
-        """What the module does with inputs of these sizes that a graph does not, empty if nothing; and whether that is
-        a matter of numbers alone."""
-        given = frozenset(sizes.items())
-        if given not in self._seen:
-            self._seen[given] = self._traced_wrong(graph, sizes)
-        return self._seen[given]
+    def _wrong(self, graph: Graph, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
+        """The node of the module traced at these sizes that differs from a graph, empty if none, and whether only
+        numbers differ."""
+        key = frozenset(sizes.items())
+        if key not in self._seen:
+            self._seen[key] = self._traced_wrong(graph, sizes)
+        return self._seen[key]
 
-    def _traced_wrong(self, graph: Graph, sizes: Mapping[Place, int]) -> tuple[str, bool]:
+    def _traced_wrong(self, graph: Graph, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
         inputs = (x.new_zeros(shape) for x, shape in zip(self._example, self._shapes(sizes), strict=True))
         try:
             traced = import_piece(self._trace(tuple(inputs)))
@@ -132,8 +133,8 @@ class _Network:
 
 
 def _difference(first: Graph, second: Graph) -> tuple[str, bool]:
-    """The first node that another graph has differently, empty if there is none, and whether its numbers differ, and
-    neither operator nor shape."""
+    """The first node that differs in another graph, empty if there is none, and whether only its numbers differ, not
+    its operator or shape."""
     names = dict(zip(first.inputs, second.inputs, strict=True))
     for a, b in zip(first.nodes, second.nodes, strict=False):
         alike = a.op == b.op and len(a.inputs) == len(b.inputs) and first.types[a.output] == second.types[b.output]
@@ -146,14 +147,14 @@ def _difference(first: Graph, second: Graph) -> tuple[str, bool]:
 
 
 def _is_value(first: Graph, second: Graph, names: Mapping[str, str], one: str, other: str) -> bool:
-    """Whether a value of a graph is one of another graph."""
+    """Whether a value of a graph corresponds to one of another graph."""
     if one not in first.constants or other not in second.constants:
         return names.get(one) == other
     return np.array_equal(first.constants[one], second.constants[other], equal_nan=True)
 
 
 def _is_call(graph: Graph, a: Node, b: Node) -> bool:
-    """Whether another call of the same operator gives the same; views may say it in another way."""
+    """Whether another call of the same operator has the same result. Views may express it by other arguments."""
     if a.attrs == b.attrs:
         return True
     call = graph.call(a)
@@ -171,10 +172,10 @@ _NO_SIZES = frozenset(
     ceil_mode training momentum exponent scale_factors upscale_factor downscale_factor p approximate negative_slope
     alpha beta min_val max_val""".split()  # noqa: SIM905
 )
-"""Arguments of torch's operators that no network computes from a size."""
+"""Arguments of torch's operators that are never computed from a size."""
 
 _ENDS = {-1, 0, 1, 2**63 - 1}
-"""Places and sizes that say all, or the first or last element."""
+"""Indices and sizes that mean all elements, or the first or last one."""
 
 
 def _may_count(node: TorchNode) -> bool:
@@ -183,16 +184,16 @@ def _may_count(node: TorchNode) -> bool:
         return False
     if not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
         return True
-    given = named_arguments(node)
-    indices = given.get("indices")
-    for index in indices if isinstance(indices, (tuple, list)) else (indices, given.get("index")):
+    arguments = named_arguments(node)
+    indices = arguments.get("indices")
+    for index in indices if isinstance(indices, (tuple, list)) else (indices, arguments.get("index")):
         if isinstance(index, TorchNode) and len(index.meta["val"].shape) > 1:  # their rows are gathered as one list
             return True
     if str(node.target) == "aten.scaled_dot_product_attention.default":
-        return given.get("scale") is None
-    numbers = {name: {*_numbers(value)} for name, value in given.items() if name not in _NO_SIZES}
+        return arguments.get("scale") is None
+    numbers = {name: {*_numbers(value)} for name, value in arguments.items() if name not in _NO_SIZES}
     windows = numbers.pop("kernel_size", set())
-    if given.get("weight") is not None:
+    if arguments.get("weight") is not None:
         numbers.pop("normalized_shape", None)
     factors = numbers.pop("other", set())
     extents = getattr(node.all_input_nodes[0].meta.get("val"), "shape", ())
@@ -200,6 +201,6 @@ def _may_count(node: TorchNode) -> bool:
 
 
 def _numbers(value: Any) -> Iterator[Any]:
-    for part in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(part, (int, float)) and not isinstance(part, bool):
-            yield part
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, (int, float)) and not isinstance(item, bool):
+            yield item

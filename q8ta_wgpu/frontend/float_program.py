@@ -1,4 +1,4 @@
-"""A module as the float program that is calibrated: exported, plain, with what depends on no input computed."""
+"""A module as the float program that is calibrated: exported, plain, with constants folded."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 
 @dataclass(frozen=True)
 class Traceable:
-    """A module as torch traces it.
+    """A module that torch can trace.
 
     Attributes:
-        module: which changes nothing: states are its last inputs, and it gives (results, new states).
-        inputs: an example of what it takes.
-        states: the buffers that are the last inputs; None where there are none.
+        module: a module without side effects: states are its last inputs, and it returns (results, new states).
+        inputs: an example of its inputs.
+        states: the buffers that are the last inputs; None if there are none.
         any_batch: whether the first dimension of every input is a batch of any size.
     """
 
@@ -46,11 +46,12 @@ class Traceable:
     def exported(
         module: torch.nn.Module, example: Tensors, changed: Sequence[str], any_batch: bool = False, whole: bool = True
     ) -> tuple[Traceable, ExportedProgram]:
-        """A module that takes what an example is like, and its program. Of the buffers that it changes, those are
-        states which a call may leave with other values.
+        """A module for inputs like an example, and its program. Of the buffers that it changes, those become states
+        whose values may differ after a call.
 
-        Raises as `program`, and UnsupportedError for states of a module with a batch of any size, or not on the device
-        as a whole."""
+        Raises as `program`, and UnsupportedError for states of a module with a batch of any size, or of one that only
+        partly runs on the device.
+        """
         states = States(module, changed, example) if changed else None
         source = Traceable._of(module, example, states, any_batch)
         program = source.program(whole)
@@ -74,8 +75,9 @@ class Traceable:
         return Traceable(module, _batched(example) if any_batch else example, None, any_batch)
 
     def program(self, whole: bool = False, inputs: Tensors | None = None) -> ExportedProgram:
-        """The module exported, for other inputs than the example if there are, without in-place operators. Raises
-        UnsupportedError where it changes what is no state; with `whole`, what `compile` would."""
+        """The exported module without in-place operators, for other inputs than the example if `inputs` is passed.
+        Raises UnsupportedError if it changes other things than states; with `whole`, also for what `compile` would
+        refuse."""
         inputs = self.inputs if inputs is None else inputs
         shapes = _batch_shapes(self.module, inputs) if self.any_batch else None
         try:
@@ -101,8 +103,8 @@ class Traceable:
         return program
 
     def folded(self, program: ExportedProgram, whole: bool = False) -> GraphModule:
-        """The graph of a program, with what depends on no input computed. With `whole`, raises UnsupportedError where
-        `compile` would."""
+        """The graph of a program with constants folded. With `whole`, raises UnsupportedError for what `compile` would
+        refuse."""
         graph: GraphModule = program.module(check_guards=False)
         fold(graph)
         if self.states:
@@ -116,8 +118,8 @@ class Traceable:
         return graph
 
     def graph(self, inputs: Tensors | None = None, whole: bool = False) -> GraphModule:
-        """The float graph that is quantized, for other inputs than the example if there are: batch norms are folded
-        where that is right."""
+        """The float graph that is quantized, for other inputs than the example if `inputs` is passed, with batch norms
+        folded."""
         graph = self.folded(self.program(whole, inputs))
         fold_norms(graph)
         return graph

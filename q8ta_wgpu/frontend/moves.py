@@ -1,4 +1,4 @@
-"""Calls that move the elements of one tensor, and where each element of the result is from."""
+"""Calls that move the elements of one tensor, and the source of each element of the result."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _aten = torch.ops.aten
 
 
 def moves(node: Node) -> bool:
-    """Whether a call moves the elements of one tensor, and those alone."""
+    """Whether a call only moves the elements of one tensor."""
     int8 = kind(node)
     tensors = [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), torch.SymInt)]
     return isinstance(int8, Moves) and not int8.fill and len(tensors) == 1 and not stays_in_float(node)
 
 
-def places_along(shape: Sequence[int], axis: int) -> Tensor:
-    """A value of this shape whose elements are their places along an axis, from 1 on."""
-    places = torch.arange(1, shape[axis] + 1, dtype=torch.float64)
-    return places.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(*shape)
+def indices_along(shape: Sequence[int], axis: int) -> Tensor:
+    """A float64 tensor of this shape whose elements are their indices along an axis, counted from 1."""
+    indices = torch.arange(1, shape[axis] + 1, dtype=torch.float64)
+    return indices.reshape([-1 if i == axis else 1 for i in range(len(shape))]).expand(*shape)
 
 
-def along(places: Tensor, axis: int) -> Tensor | None:
-    """The places along an axis, if they are the same wherever else one looks."""
-    first = places
-    for i in range(places.dim()):
-        first = first if i == axis % places.dim() else first.narrow(i, 0, 1)
-    return first.reshape(-1) if torch.equal(first.expand_as(places), places) else None
+def along(indices: Tensor, axis: int) -> Tensor | None:
+    """The indices along an axis, if they are the same at all other coordinates."""
+    first = indices
+    for i in range(indices.dim()):
+        first = first if i == axis % indices.dim() else first.narrow(i, 0, 1)
+    return first.reshape(-1) if torch.equal(first.expand_as(indices), indices) else None
 
 
-def moved(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
-    """What a call of `source` gives, and which number of `places` each element is from."""
-    result = result_of(node, {n: places if n is source else integer(n.meta["val"]) for n in node.all_input_nodes})
+def moved(node: Node, source: Node, indices: Tensor) -> Iterator[tuple[Node, Tensor]]:
+    """The results of a call that reads `source`: each with the element of `indices` at every element's source."""
+    result = result_of(node, {n: indices if n is source else integer(n.meta["val"]) for n in node.all_input_nodes})
     if isinstance(result, Tensor):
         yield node, result
     else:
@@ -46,7 +46,7 @@ def moved(node: Node, source: Node, places: Tensor) -> Iterator[tuple[Node, Tens
 
 
 def result_of(node: Node, values: Mapping[Node, Any]) -> Any:
-    """What a call gives for these values of what it reads."""
+    """The result of a call for these values of its operands."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     target: Any = node.target
     if target in (_aten.view.default, _aten._unsafe_view.default):  # of what an expand repeats as well

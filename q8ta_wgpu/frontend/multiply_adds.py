@@ -1,7 +1,7 @@
-"""Multiply-adds of calls on torch's graph. Those of a call on our graph are counted by its operator, `Op.macs`.
+"""Multiply-adds of calls in torch's graph. For a node of a graph of q8ta_wgpu, `Op.macs` has them.
 
-Shapes say how many a call of an operator has that the table knows. A program that PyTorch runs in part has others too,
-which torch's own counter counts: it runs them on fake tensors, about a millisecond a call.
+Those of operators in the table follow from shapes. A program that partly runs in PyTorch has other operators, too, for
+which torch's own counter runs the call on fake tensors, about a millisecond each.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from q8ta_wgpu.kernels import ATEN
 
 
 def multiply_adds(call: Node) -> int:
-    """Of a convolution, linear, recurrent layer, attention or product, as their shapes say; 0 of other calls."""
+    """The multiply-adds of a convolution, linear, recurrent layer, attention or product; 0 for other calls."""
     if is_recurrent(call):
         return _rows(call) * sum(size_of(weight) for weight in _matrices(call))
     return multiply_adds_of_input(call)
 
 
 def multiply_adds_of_input(call: Node) -> int:
-    """Those in which the first operand takes part. Only a recurrent layer has others: its hidden states'."""
+    """The multiply-adds with elements of the first operand. A recurrent layer also has those of its hidden states,
+    which are not counted."""
     if is_recurrent(call):
         return _rows(call) * sum(size_of(weight) for weight in _matrices(call)[::2])
     if not isinstance(kind(call), WeightedSum | Product):
@@ -43,7 +44,7 @@ def multiply_adds_of_input(call: Node) -> int:
 
 
 def multiply_adds_of_any(call: Node) -> int:
-    """Of any call, also of operators that the table does not have; 0 of quantizes and dequantizes."""
+    """The multiply-adds of any call, also of operators that are not in the table; 0 for quantizes and dequantizes."""
     if str(call.target) in ATEN:
         return multiply_adds(call)
     if is_qdq(call) or call.target is operator.getitem:
@@ -58,12 +59,12 @@ def multiply_adds_of_any(call: Node) -> int:
 
 
 def size_of(node: Node) -> int:
-    """How many elements a call's result has."""
+    """The number of elements in a call's result."""
     return math.prod(shape_of(node))
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
-    """The shape of a call's result, or of what an observer watches; (1,) where that is no tensor or has no shape."""
+    """The shape of a call's result, or of the value that an observer reads; (1,) if it has none."""
     while node.op == "call_module":
         (node,) = node.all_input_nodes
     value = node.meta.get("val")
@@ -71,11 +72,11 @@ def shape_of(node: Node) -> tuple[int, ...]:
 
 
 def _rows(layer: Node) -> int:
-    """Of the input of a recurrent layer: one for each step of each sequence."""
+    """The rows in the input of a recurrent layer: one for each step of each sequence."""
     source = named_arguments(layer)["input" if "input" in named_arguments(layer) else "data"]
     return size_of(source) // shape_of(source)[-1]
 
 
 def _matrices(layer: Node) -> list[Node]:
-    """The weights of a recurrent call, of its input and of hidden states in turn."""
+    """The weights of a recurrent call, those of its input and of hidden states alternating."""
     return [weight for weight in named_arguments(layer)["params"] if len(shape_of(weight)) == 2]

@@ -1,4 +1,4 @@
-"""What the nodes of torch's graphs say: operator, arguments, place in the user's model."""
+"""Properties of the nodes of torch's graphs: operator, arguments, position in the user's model."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, PRelu, Product, 
 from q8ta_wgpu.kernels import ATEN
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-"""Begin the names of torch's own files, not those of torchvision, and of this package's."""
+"""Prefixes of the paths of torch's own files (not torchvision's) and of this package's."""
 
 QDQ = "quantized_decomposed"
-"""The namespace of the operators by which values become int8 and real again."""
+"""The namespace of the operators that quantize and dequantize."""
 
 OWN = "q8ta_wgpu"
 """The namespace of the operators that calibrate/row_scales.py adds to torch's."""
 
 CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
-"""Operators that give numbers another dtype."""
+"""Operators that convert numbers to another dtype."""
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 """Dtypes of integers that a network computes with."""
 
 INPUTS = (torch.float32, torch.bool, torch.int8, *INTEGERS)
-"""Dtypes of what a network is given, unless that is quantized already."""
+"""Dtypes of a network's inputs, unless they are already quantized."""
 
 
 def kind(node: Any) -> Int8 | None:
-    """What the operator a node calls is in int8."""
+    """The int8 kind of the operator that a node calls."""
     name = str(node.target) if isinstance(node, Node) else ""
     return ATEN[name][0].int8 if name in ATEN else None
 
@@ -48,7 +48,7 @@ def normalizes(node: Node) -> bool:
 
 
 def joins(node: Node) -> bool:
-    """Whether a node is an activation or clamp that the weighted sum before it takes in before rounding."""
+    """Whether a node is an activation or clamp that is fused into the weighted sum before it, before rounding."""
     int8 = kind(node)
     return isinstance(int8, PRelu) or (isinstance(int8, Elementwise) and (int8.as_curve or int8.clamp is not None))
 
@@ -71,28 +71,28 @@ def multiplies(node: Node) -> bool:
 
 
 _TRANSFORMS = ("_fft_", "unfold_backward", "col2im", "index_add", "index_put", "scatter_add", "upsample_", "_upsample_")
-"""Begin the names of operators that frontend/export computes by weighted sums whose weights are no part of a network:
-Fourier transforms, and what adds up windows or rows, or resizes."""
+"""Prefixes of operators that frontend/export replaces by weighted sums with constant weights that are not the
+network's: Fourier transforms, and sums of windows or rows, and resizing."""
 
 
 def is_transform(node: Node) -> bool:
-    """Whether a node is the weighted sum by which such an operator is computed."""
+    """Whether a node is the weighted sum that replaced such an operator."""
     made = noted(node, TRANSFORM, False) or transforms(node.meta.get("original_aten"))
     return made and isinstance(kind(node), WeightedSum | Product)
 
 
 def transforms(target: Any) -> bool:
-    """Whether an operator of torch is such a one."""
+    """Whether an operator of torch is replaced by such a weighted sum."""
     return str(target).removeprefix("aten.").startswith(_TRANSFORMS)
 
 
 def argument_names(node: Node) -> list[str]:
-    """The names that the schema of a call's operator gives its arguments."""
+    """The names of the arguments in the schema of a call's operator."""
     return [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
 
 
 def named_arguments(node: Node) -> dict[str, Any]:
-    """The arguments a call gives, by the names of its schema."""
+    """The arguments of a call, by their names in the schema. Defaults are left out."""
     return dict(zip(argument_names(node), node.args, strict=False)) | node.kwargs
 
 
@@ -108,20 +108,21 @@ def is_transposed(node: Node) -> bool:
 
 
 def is_depthwise(weight: Node, arguments: Mapping[str, Any]) -> bool:
-    """Whether each input of a transposed convolution makes one output alone, so that axis 0 holds the outputs too."""
+    """Whether each input of a transposed convolution has one output of its own, so that axis 0 of the weight is also
+    that of outputs."""
     inputs, outputs = weight.meta["val"].shape[:2]
     return bool(outputs == 1 and arguments.get("groups", 1) == inputs)
 
 
 def is_float(node: Node) -> bool:
-    """Whether a node's value, or the first of its values, is a tensor in float32, the float that int8 is made from."""
+    """Whether a node's value, or the first of its values, is a float32 tensor."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (list, tuple)) and value else value
     return isinstance(first, torch.Tensor) and first.dtype == torch.float32
 
 
 def other_float(node: Node) -> torch.dtype | None:
-    """The dtype of a call that computes in another float than float32; None of other nodes."""
+    """The float dtype of a call that computes in another one than float32; None for other nodes."""
     dtype: torch.dtype = getattr(node.meta.get("val"), "dtype", torch.float32)
     return dtype if node.op == "call_function" and dtype.is_floating_point and dtype != torch.float32 else None
 
@@ -149,12 +150,12 @@ def is_qdq(node: Node) -> bool:
 
 
 def quantizes(node: Node) -> bool:
-    """Whether a node makes integers of float values."""
+    """Whether a node quantizes float values to integers."""
     return str(node.target).startswith(f"{QDQ}.quantize_per_")
 
 
 def qdq_dtype(node: Node) -> torch.dtype | None:
-    """The dtype of what a quantize or dequantize gives, of its first argument's shape; None of other calls."""
+    """The dtype of the result of a quantize or dequantize; None for other calls."""
     _, _, name = str(node.target).rpartition(f"{QDQ}.")
     if not name.startswith(("quantize_per_", "dequantize_per_")):
         return None
@@ -164,7 +165,7 @@ def qdq_dtype(node: Node) -> torch.dtype | None:
 
 
 def stays_in_float(node: Node) -> bool:
-    """Whether a call was asked to stay in float32; what quantizes and dequantizes beside it was not."""
+    """Whether the user chose that a call stays in float32. Quantizes and dequantizes beside it do not count."""
     return bool(noted(node, IN_FLOAT)) and not is_qdq(node)
 
 
@@ -172,7 +173,7 @@ _ATTENTION = "q8ta_attention"
 
 
 def mark_attention(product: Node, softmax: Node, context: Node) -> None:
-    """Notes that these calls are one operator, which stores nothing between them."""
+    """Notes that these calls are one operator, whose intermediate values are not stored."""
     for node in (product, softmax, context):
         node.meta[_ATTENTION] = node is softmax
 
@@ -183,14 +184,14 @@ def is_attention(node: Node) -> bool:
 
 
 def is_in_attention(node: Node) -> bool:
-    """Whether a call is part of an attention that is one operator."""
+    """Whether a call belongs to an attention that is one operator."""
     return _ATTENTION in node.meta
 
 
 def integer(dimension: Any) -> int:
-    """A dimension as a number; a symbolic one by the size it was exported with.
+    """A dimension as a number. For a symbolic one it is the size with which it was exported.
 
-    Raises UnsupportedError where the size is known only once the model runs.
+    Raises UnsupportedError if the size is known only when the model runs.
     """
     if not isinstance(dimension, torch.SymInt):
         return int(dimension)
@@ -203,17 +204,17 @@ def integer(dimension: Any) -> int:
 
 
 def sizes_of(node: Node) -> list[int]:
-    """The shape of a node's value, symbolic sizes as `integer` gives them."""
+    """The shape of a node's value, with symbolic sizes as `integer` returns them."""
     return [integer(size) for size in node.meta["val"].shape]
 
 
 def module_paths(node: Node) -> list[str]:
-    """The paths of the modules a node was called in, outermost first, without the whole."""
+    """The paths of the modules in which a node was called, outermost first, without that of the whole module."""
     return [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
 
 
 def source_of(node: Node) -> str:
-    """Where in the user's model: `module.path (file.py:12)`."""
+    """The position in the user's model: `module.path (file.py:12)`."""
     stack = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
@@ -222,6 +223,6 @@ def source_of(node: Node) -> str:
 
 
 def line_of(frames: Iterable[tuple[str, Any]]) -> str:
-    """`file.py:12` of the last frame, a file and a line, that is the user's; empty without one."""
+    """The last of the frames (file and line) that is in the user's code, as `file.py:12`; empty if none is."""
     own = [f for f in frames if not f[0].startswith((*_LIBRARIES, "<"))]  # "<string>" is no file
     return f"{printable(Path(own[-1][0]).name)}:{own[-1][1]}" if own else ""

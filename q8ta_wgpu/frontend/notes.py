@@ -1,5 +1,4 @@
-"""What is noted with a program or with one of its nodes. torch keeps it as "custom" in what is converted, exported and
-saved, which JSON must be able to hold."""
+"""Notes about a program or its nodes. torch keeps them as "custom" when it converts, exports and saves, as JSON."""
 
 from __future__ import annotations
 
@@ -8,36 +7,36 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 FIXED = "q8ta_fixed"
-"""With a program: the dimensions of inputs from which the network computes numbers, as (input, dimension, step, why);
+"""Of a program: the dimensions of inputs from which the network computes numbers, as (input, dimension, step, reason);
 see `Graph.fixed`."""
 
 PRECISION = "q8ta_precision"
-"""With a program: what was stored in more than 8 bits, and what the outputs are predicted to keep; a `Precision` of
+"""Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs; a `Precision` of
 calibrate/precision.py as a tuple."""
 
 SIZES = "q8ta_dynamic"
-"""What follows from sizes of inputs (export/formulas.py). With a program: its `Dimensions`. With a call: its operator,
-and of arguments that are sizes the place and the terms. With a parameter: the terms of its shape. With an input: its
+"""What follows from sizes of inputs (export/formulas.py). Of a program: its `Dimensions`. Of a call: its operator, and
+the index and the terms of each argument that is a size. Of a parameter: the terms of its shape. Of an input: its
 dimensions that have many sizes, and the terms of each."""
 
 IN_FLOAT = "q8ta_kept"
-"""With a call: that it stays in float32."""
+"""Of a call: that it stays in float32."""
 
 TRANSFORM = "q8ta_transform"
-"""With a call: that it computes another operator, without weights of the network (`nodes.is_transform`)."""
+"""Of a call: that it replaced another operator, so that its weights are not the network's (`nodes.is_transform`)."""
 
 SHIFTS = "q8ta_shifts"
-"""With a recurrent layer: how many fraction bits fewer its states have, for more range (`cells.Shifts`)."""
+"""Of a recurrent layer: by how many fraction bits its states have less, for more range (`cells.Shifts`)."""
 
 CHANNELS = "q8ta_channels"
-"""With a call: what its channels were divided by, and what was taken from them (calibrate/equalize.py)."""
+"""Of a call: the divisors of its channels, and the terms subtracted from them (calibrate/equalize.py)."""
 
 
 def note(place: Node | GraphModule, name: str, said: Any) -> None:
-    """Notes something with a node or a program."""
+    """Adds a note to a node or a program."""
     place.meta["custom"] = {**place.meta.get("custom", {}), name: said}
 
 
 def noted(place: Node | GraphModule, name: str, default: Any = None) -> Any:
-    """What was noted with a node or a program."""
+    """A note of a node or a program, or the default if it has none."""
     return place.meta.get("custom", {}).get(name, default)

@@ -39,7 +39,7 @@ from q8ta_wgpu.onnx_import.quantize import quantize as quantize_file
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
-"""What is done once: export, fold, place observers, convert."""
+"""Steps of the progress bar besides calibration items: export, fold, place observers, convert."""
 
 
 @overload
@@ -79,8 +79,9 @@ def quantize(
     dynamic_shapes: Any = None,
     **of_file: Any,
 ) -> ExportedProgram | Model:
-    """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it. A float
-    ONNX file, its path or bytes, it quantizes as `q8ta_wgpu.onnx_import.quantize` says, to a Model.
+    """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it.
+    `module` may also be a float ONNX file, its path or bytes. It is then quantized by `q8ta_wgpu.onnx_import.quantize`,
+    to a Model.
 
     Examples:
         >>> exported = q8.quantize(module, (x,), calibration=[x, 2 * x])    # some dozens of real inputs, in practice
@@ -88,28 +89,28 @@ def quantize(
 
     Args:
         module: in eval mode.
-        example_inputs: positional arguments: float32, integer or bool tensors. They fix the shapes.
+        example_inputs: positional arguments: float32, integer or bool tensors. They determine the shapes.
         calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes, or
-            of any sizes that `dynamic_shapes` names, or batch with `dynamic_batch`. It is iterated once. The first 128
-            items are held in memory (up to half a gigabyte), later ones one at a time.
+            of any sizes that `dynamic_shapes` allows, or of any batch with `dynamic_batch`. It is iterated once. The
+            first 128 items are held in memory (up to half a gigabyte), later ones one at a time.
         quantizer: any torchao PT2E quantizer; by default `Quantizer()`.
-        dynamic_batch: whether the first dimension of every input is a batch of any size. A session then takes the size
-            that arrives.
-        progress: show a progress bar over all of it, from export to quantized weights, on stderr if that is a terminal.
+        dynamic_batch: whether the first dimension of every input is a batch of any size. A session then accepts the
+            size that arrives.
+        progress: whether to show a progress bar, from export to quantized weights, on stderr if that is a terminal.
         unsupported: what to do with operators that `compile` would refuse: 'error', or 'torch', which leaves them as
             they are for `compile(..., unsupported="torch")`. Inputs may then have any dtype.
-        dynamic_shapes: dimensions of inputs that may have any size, batches, lengths, heights and widths, as
-            torch.export takes them: `{"ids": {1: torch.export.Dim("T", max=128)}}`. A session then takes the sizes that
-            arrive. The module is traced at three sizes and more. Where it holds tables made for a size, such as
-            positions or a causal mask, that of the example is the largest. With `Dim.AUTO` and `Dim.DYNAMIC`,
-            dimensions that are equal in the example stay equal.
+        dynamic_shapes: dimensions of inputs that may have any size (batches, lengths, heights and widths), as
+            torch.export takes them: `{"ids": {1: torch.export.Dim("T", max=128)}}`. A session then accepts the sizes
+            that arrive. The module is traced at three or more sizes. If it has tables made for a size, such as
+            positions or a causal mask, the example's size is the largest. With `Dim.AUTO` and `Dim.DYNAMIC`, dimensions
+            that are equal in the example stay equal.
         of_file: `sizes`, `residual` and `fit_weights` of an ONNX file.
 
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
 
     Warns (UserWarning) of layers whose values are so small, or vary so little, that int8 makes them constant, of a
-    calibration that is zeros alone, and of outputs that are predicted to keep little signal.
+    calibration with only zeros, and of outputs whose predicted accuracy is low.
 
     Raises:
         InputError: the module is in training mode, is not float32, holds NaN or infinities, or cannot run on the
@@ -147,7 +148,7 @@ def quantize(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What `quantize` is asked for, once it is checked. `whole`: all of the module is to run on the GPU."""
+    """The arguments of `quantize` after their checks. `whole`: whether all of the module is to run on the GPU."""
 
     module: torch.nn.Module
     example: checks.Tensors
@@ -158,7 +159,7 @@ class _Asked:
 
     @property
     def own(self) -> Quantizer:
-        """The options of our quantizer; of another one those by which nothing is done that it does not say."""
+        """The options of our quantizer; for another one, options that change nothing."""
         return self.quantizer if isinstance(self.quantizer, Quantizer) else _OTHER
 
 
@@ -168,7 +169,7 @@ _OTHER = Quantizer(fit_weights=False, precision="int8")
 def _quantized(
     asked: _Asked, sizes: Dimensions | None, update: Callable[[int, int, str], None]
 ) -> tuple[ExportedProgram, str]:
-    """The int8 program, and what a user is to be warned of; empty if nothing."""
+    """The int8 program, and a warning for the user; empty if there is none."""
     count = operator.length_hint(asked.items, 0)
     shown = count and count + _STEPS
     with ExitStack() as stack:
@@ -214,8 +215,8 @@ def _quantized(
 def _fixed(
     source: Traceable, program: ExportedProgram, graph: GraphModule, sizes: Dimensions | None
 ) -> list[tuple[int, int, int, str]]:
-    """The dimensions of inputs that cannot change freely, of those that are not said to have any size, and of no
-    state's."""
+    """The dimensions of inputs that cannot change freely, except for those that are declared dynamic and those of
+    states."""
     free = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
     for index, x in enumerate(source.inputs):
         of_state = source.states is not None and index >= len(source.inputs) - len(source.states.names)
@@ -225,7 +226,8 @@ def _fixed(
 
 
 class _Following:
-    """Notes with the nodes of a module, as a quantizer annotates it, which of their numbers follow from sizes."""
+    """Annotates the nodes of a module, as a quantizer transforms it, with formulas for the numbers that follow from
+    sizes."""
 
     def __init__(
         self, source: Traceable, quantizer: TorchaoQuantizer, sizes: Dimensions, held: Sequence[checks.Tensors]

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import COARSE, powers
-from q8ta_wgpu.kernels.attention.sizes import WALKS
+from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.model import reference
@@ -113,7 +113,7 @@ def _attention() -> _Case:
     inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
     attrs: dict[str, object] = {
         "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD, 2),
-        **dict.fromkeys(WALKS, (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
+        **dict.fromkeys(STRIDES, (0, 2 * KEYS * HEAD, HEAD, 2 * HEAD)),
         **{"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * HEAD**0.5)))},
         **{"multiplier": 4.0 * 2.0 ** (14 - COARSE.reciprocal), "even": False, "lo": -128, "hi": 127},
     }

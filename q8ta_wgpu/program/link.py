@@ -103,8 +103,8 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
         lines.append(f"fn {name}_lanes(word: {word}) -> vec4<i32> {{ return {unpack}(word); }}")
     if binding.at_result and binding.dtype == FLOAT32:
         lines.append(f"alias {name}_Word = vec4<f32>;")
-        elements = (f"{name}[first + channel_place(min(quad * 4u + {i}u, params.channels - 1u))]" for i in range(4))
-        body = f"let first = first_place(m); return vec4<f32>({', '.join(elements)});"
+        elements = (f"{name}[first + channel_offset(min(quad * 4u + {i}u, params.channels - 1u))]" for i in range(4))
+        body = f"let first = first_index(m); return vec4<f32>({', '.join(elements)});"
         lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ {body} }}")
     elif binding.at_result and binding.layout is not None:
         index = _quad_index(name, binding.layout)

@@ -55,7 +55,7 @@ def test_a_traced_graph_takes_the_place_of_an_output_and_its_name_in_the_signatu
 def test_constants_are_given_by_name_and_those_that_nothing_reads_any_more_leave_the_graph() -> None:
     module, node = _module()
     before = editor.tensors_of(module, node)
-    editor.give(module, node, {"weight": 2 * before["weight"]})
+    editor.set_constants(module, node, {"weight": 2 * before["weight"]})
     assert set(module.graph.find_nodes(op="get_attr")) == set(node.all_input_nodes[1:])
     module.recompile()
     expected = torch.nn.functional.linear(X, 2 * before["weight"].float(), before["bias"].float())

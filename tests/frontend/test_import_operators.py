@@ -277,9 +277,9 @@ def test_rows_written_at_computed_places(function: Callable[[Tensor, Tensor], Te
         (lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True), "result 1 is not supported"),
         (
             lambda x: x.index_put((x[0, 0].argmax(0), x[0, 0, :, 0].argmax(0)), x[:1]),
-            r"writes at computed places of several dimensions: write along one of them, x\.scatter\(",
+            r"writes at computed indices of several dimensions: write along one, x\.scatter\(",
         ),
-        (lambda x: x.index_put((x[0, 0].argmax(0).view(7, 1),), x[0]), r"places of shape \(7, 1\)"),
+        (lambda x: x.index_put((x[0, 0].argmax(0).view(7, 1),), x[0]), r"indices of shape \(7, 1\)"),
     ],
 )
 def test_refusals(function: Function, message: str) -> None:

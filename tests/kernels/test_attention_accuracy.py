@@ -9,7 +9,7 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Call, Graph, Node, QParam
 from q8ta_wgpu.ir.int8 import MASKED, QuantizedCall, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention import attention
-from q8ta_wgpu.kernels.attention.sizes import WALKS
+from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.kernels.norm import integers
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
@@ -131,7 +131,7 @@ def test_attention_is_near_the_exact_one(keys: int, spread: float, noise: float)
     )
     rounding = attention.rounding(q, k, v, factor, out)
     assert rounding is not None
-    attrs = {**rounding, "even": False, "lo": -128, "hi": 127, "sizes": (), **dict.fromkeys(WALKS, ())}
+    attrs = {**rounding, "even": False, "lo": -128, "hi": 127, "sizes": (), **dict.fromkeys(STRIDES, ())}
     call = Call("q8ta_attention", attrs, inputs, TensorType(exact.shape, INT8X4, out))
     found = OPS["q8ta_attention"].reference(call, [*arrays, *constants])
     error = found - (exact / out.scale + out.zero)

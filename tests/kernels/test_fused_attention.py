@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import DEEPEST
 from q8ta_wgpu.kernels.attention.blocks import choose
-from q8ta_wgpu.kernels.attention.sizes import WALKS
+from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.lower import lower
@@ -71,8 +71,8 @@ def test_the_rule() -> None:
 
 
 HOSTILE: dict[str, tuple[bool, Attrs]] = {
-    "walks without sizes": (False, {"query": (0, 24, 4, 8)}),
-    "a walk that ends early": (True, {"key": (0, 24, 4)}),
+    "strides without sizes": (False, {"query": (0, 24, 4, 8)}),
+    "too few strides": (True, {"key": (0, 24, 4)}),
     "beyond the last element": (True, {"sizes": (1, 3, 16, 65, 4, 84, 3)}),
     "heads that cannot share": (True, {"sizes": (1, 3, 16, 64, 4, 84, 2)}),
     "sums beyond int32": (True, {"sizes": (1, 3, 16, 1 << 24, 4, 84, 3), "key": (0,) * 4, "value": (0,) * 4}),
@@ -94,7 +94,7 @@ def test_what_a_file_may_not_say(placed: bool, edit: Attrs) -> None:
 def test_operands_have_rows() -> None:
     single = alone(chain_graph(Chain("matrices", (1, 1, 1, 4, 4, 4), (0, 0, 0, 0)))[0])
     (node,) = single.nodes
-    attrs = {**node.attrs, "sizes": (1,) * 7, **dict.fromkeys(WALKS, (0, 0, 0, 0))}
+    attrs = {**node.attrs, "sizes": (1,) * 7, **dict.fromkeys(STRIDES, (0, 0, 0, 0))}
     scalars = [replace(single.types[name], shape=()) for name in node.inputs[:3]]
     with pytest.raises(GraphError, match="seven sizes"):
         OPS[node.op].check((*scalars, *(single.types[name] for name in node.inputs[3:])), attrs)

@@ -33,11 +33,11 @@ def test_the_mask_may_be_left_out(op: str) -> None:
     [
         ((6, 3, 5, 7), TensorType((2, 1, 5, 7), INT8X4, BOOL), ""),
         ((6, 3, 5, 7), TensorType((4, 1, 5, 7), INT8X4, BOOL), "divide"),
-        ((6, 3, 5, 7), TensorType((1, 1, 1, 6), INT8X4, BOOL), "must be 1 or those"),
-        ((6, 3, 5, 7), TensorType((5, 7), INT8X4, BOOL), "must be 1 or those"),
-        ((6, 5, 7), TensorType((2, 1, 7), INT8X4, BOOL), "must be 1 or those"),
+        ((6, 3, 5, 7), TensorType((1, 1, 1, 6), INT8X4, BOOL), "must be 1 or that"),
+        ((6, 3, 5, 7), TensorType((5, 7), INT8X4, BOOL), "must be 1 or that"),
+        ((6, 5, 7), TensorType((2, 1, 7), INT8X4, BOOL), "must be 1 or that"),
         ((2, 3, 4, 5, 7), TensorType((2, 3, 1, 5, 7), INT8X4, BOOL), ""),
-        ((2, 3, 4, 5, 7), TensorType((2, 1, 4, 5, 7), INT8X4, BOOL), "of one kind"),
+        ((2, 3, 4, 5, 7), TensorType((2, 1, 4, 5, 7), INT8X4, BOOL), "all 1 or all equal"),
         ((6, 3, 5, 7), TensorType((1, 1, 1, 7), INT8X4, QParams(0.5, 0)), "must be bools"),
     ],
 )

@@ -112,13 +112,16 @@ def test_the_rule(sizes: tuple[int, int, int], tile: str) -> None:
 )
 def test_the_rule_for_int16(sizes: tuple[int, int, int], tile: str) -> None:
     """Fewer rows of the result in a tile, and rows that are split while they are loaded: measured on an H200."""
-    assert gemm.choose(sizes, UNITS, parts=2) == tile
+    assert gemm.choose(sizes, UNITS, halves_per_row=2) == tile
 
 
 def test_a_residual_favours_smaller_tiles() -> None:
     """ResNet-50's 64 to 256 channels at batch 32 take 35 and 38 microseconds, with a residual 56 and 50."""
     sizes = (100352, 256, 16)
-    assert [gemm.choose(sizes, UNITS, joined=joined) for joined in (False, True)] == ["units_128x64", "units_64x64"]
+    assert [gemm.choose(sizes, UNITS, residual=residual) for residual in (False, True)] == [
+        "units_128x64",
+        "units_64x64",
+    ]
 
 
 def test_kernels_ask_whether_a_residual_joins() -> None:

@@ -1,4 +1,4 @@
-"""A float graph through calibration: it gets observers, meets inputs, and becomes an int8 program."""
+"""The calibration of a float graph: inserts observers, runs it on inputs, and converts it to an int8 program."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def observed(
     seen: Callable[[GraphModule], None] | None,
     fit_weights: bool,
 ) -> GraphModule:
-    """A float graph with the observers that a quantizer asks for, and with what else watches values; `held` and `seen`
-    as `prepared` takes them."""
+    """A float graph with the observers that a quantizer asks for, and with other modules that watch values. `held` and
+    `seen` are as in `prepared`."""
     with torch_lock():  # quantizers may trace patterns
         model = prepared(graph, quantizer, held, seen)
     share_states(model)
@@ -55,25 +55,31 @@ def observed(
 def calibrate(
     model: GraphModule, items: Iterable[Tensors], back: HeldBack | None, update: Callable[[int], None]
 ) -> tuple[int, bool]:
-    """Runs a module with observers on every item, those that are held back last; returns how many there were, and
-    whether all were zeros. Raises InputError where there is none, or one leads to NaN or an infinity."""
-    met, zeros = 0, True
+    """Runs a module with observers on every item, those that are held back last.
+
+    Returns:
+        The number of items, and whether all were zeros.
+
+    Raises:
+        InputError: there is no item, or one leads to NaN or an infinity.
+    """
+    count, zeros = 0, True
     run = _observing(model)
     for index, arguments in back.order(items) if back is not None else enumerate(items):
-        update(met)
+        update(count)
         zeros = zeros and not any(x.any() for x in arguments)
         with faults.finite(model, arguments, index):
             run(*arguments)
-        met += 1
-    if not met:
+        count += 1
+    if not count:
         raise InputError("the calibration is empty: give an iterable of representative inputs")
-    return met, zeros
+    return count, zeros
 
 
 def _observing(model: GraphModule) -> Callable[..., Any]:
-    """What runs a module with observers: at the sizes of what it is given where these are noted, and where an attention
-    has many scores, some of them at a time. Observers of tables of which a part is read meet them whole, since no item
-    may be as large."""
+    """An interpreter of a module with observers. It follows the sizes of inputs if the module is annotated with them,
+    and computes attention with many scores in slices. Observers of tables that are read in slices observe the whole
+    tables, since every item may be smaller."""
     tables = [node for node in model.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})]
     for table in tables:
         for user in table.users:
@@ -86,8 +92,8 @@ def _observing(model: GraphModule) -> Callable[..., Any]:
 def quantized(
     model: GraphModule, program: ExportedProgram, own: Quantizer, back: HeldBack | None, states: States | None
 ) -> tuple[ExportedProgram, str, Precision | None]:
-    """The int8 program of a calibrated module, what int8 makes constant in it, and what was widened by the items that
-    were held back."""
+    """The int8 program of a calibrated module, a warning about values that int8 makes constant, and the precision
+    chosen with the items that were held back."""
     faults.check_ranges(model)
     scale_states(model)
     precisions = Precisions(model, back, own.dynamic) if back is not None else None
@@ -108,8 +114,8 @@ def quantized(
 
 
 def _round_weights(model: GraphModule, precisions: Precisions | None) -> None:
-    """Fits weights and biases to what was met, unless that is worse than rounding to the nearest: a bias that is
-    corrected for the mean is wrong for tokens of zeros, which a network may divide by their norm."""
+    """Fits weights and biases to the calibration inputs, unless the result is worse than rounding to the nearest. (A
+    bias that corrects the mean error is wrong for tokens of zeros, if the network divides by their norm.)"""
     rounded = round_weights(model)
     for restore in (rounded.restore_biases, rounded.restore_weights):
         if precisions is None or not precisions.is_worse():

@@ -1,4 +1,4 @@
-"""Which nodes read the channels that a node makes. Nodes that compute each channel by itself are passed through."""
+"""Finds the nodes that read the channels of a node's result, through nodes that compute each channel separately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.norms import is_known
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.frontend.moves import along, moved, moves, places_along, result_of
+from q8ta_wgpu.frontend.moves import along, indices_along, moved, moves, result_of
 from q8ta_wgpu.frontend.nodes import (
     convolves,
     is_constant,
@@ -36,8 +36,8 @@ _PRODUCTS = re.compile(r"aten\.(matmul|bmm|mm)\.default")
 
 @dataclass(frozen=True)
 class Reader:
-    """A node that can undo a factor and a shift of each channel that it reads. For each of these channels it has its
-    number among the source's, from 1 on, or 0 where it is a channel of another value."""
+    """A node that can undo a factor and a shift of each channel that it reads. `channels` has the number of each in the
+    source, from 1 on, or 0 for a channel of another value."""
 
     node: Node
     channels: Tensor
@@ -45,12 +45,12 @@ class Reader:
 
 @dataclass
 class Channels:
-    """Where the channels that a node makes are read.
+    """The readers of the channels of a node's result.
 
     Attributes:
-        fixed: whether each channel, from 1 on, is read by what does not take a factor back.
-        whole_rows: gives the calls of softmax of which every row sums up to one.
-        shifts: whether channels may be moved to the middle, too.
+        fixed: whether each channel, numbered from 1 on, has a reader that cannot undo a factor.
+        whole_rows: returns the calls of softmax of which every row sums up to one.
+        shifts: whether channels may also be shifted.
     """
 
     source: Node
@@ -59,15 +59,15 @@ class Channels:
     whole_rows: Callable[[], Collection[str]]
     shifts: bool = True
 
-    def fix(self, places: Tensor) -> None:
-        """Leaves the channels of these places as they are."""
-        for axis, step in enumerate(places.stride()):
-            places = places if step or not places.numel() else places.narrow(axis, 0, 1)
-        self.fixed[places.long()] = True
+    def fix(self, channels: Tensor) -> None:
+        """Marks these channels as fixed."""
+        for axis, step in enumerate(channels.stride()):
+            channels = channels if step or not channels.numel() else channels.narrow(axis, 0, 1)
+        self.fixed[channels.long()] = True
 
 
 def channels_of(model: GraphModule) -> Iterator[Channels]:
-    """The channels of a float graph of which something that reads them takes a factor back, by what makes them."""
+    """For each node of a float graph whose channels have a reader that can undo a factor, its readers."""
     whole = functools.cache(lambda: _whole_rows(model))
     for node in list(model.graph.nodes):
         if _makes_channels(node) and (found := _follow(node, whole)) is not None:
@@ -87,78 +87,77 @@ def _makes_channels(node: Node) -> bool:
 
 
 def _absorbs(node: Node) -> bool:
-    """Whether a node is a convolution, linear or batch norm with constants."""
+    """Whether a node is a convolution, linear or batch norm with constant parameters."""
     plain = is_weighted(node) and not multiplies(node) and "input" in named_arguments(node) and _has_batch(node)
     return (plain or normalizes(node)) and isinstance(node.meta["val"], Tensor) and is_known(node)
 
 
 def _has_batch(node: Node) -> bool:
-    """Whether the input of a convolution or linear has a batch: torch's convolutions also take one image without
-    one."""
-    given = named_arguments(node)
-    return not convolves(node) or bool(given["input"].meta["val"].dim() == given["weight"].meta["val"].dim())
+    """Whether the input of a convolution or linear has a batch. (torch's convolutions also accept one without.)"""
+    arguments = named_arguments(node)
+    return not convolves(node) or bool(arguments["input"].meta["val"].dim() == arguments["weight"].meta["val"].dim())
 
 
 def axis_of(node: Node) -> int:
-    """The dimension of the channels in what a node makes, and in what it reads."""
+    """The dimension of the channels in the result of a node, and in its input."""
     by_rows = str(node.target) == _LAYER_NORM or (is_weighted(node) and not convolves(node))
     return -1 if by_rows else 1
 
 
 def _follow(source: Node, whole: Callable[[], Collection[str]]) -> Channels | None:
-    """All that reads a node's channels; None where nothing takes any of them back."""
+    """All readers of a node's channels; None if none of them can undo a factor."""
     shape = sizes_of(source)
     axis = axis_of(source) % len(shape)
-    waiting = [(source, places_along(shape, axis))]
+    waiting = [(source, indices_along(shape, axis))]
     followed = Channels(source, [], torch.zeros(shape[axis] + 1, dtype=torch.bool), whole)
     while waiting and not followed.fixed[1:].all():
-        value, places = waiting.pop()
+        value, numbers = waiting.pop()
         for user in value.users:
             if _absorbs(user) and value is named_arguments(user)["input"]:
-                if (channels := along(places, axis_of(user))) is not None:
+                if (channels := along(numbers, axis_of(user))) is not None:
                     followed.readers.append(Reader(user, channels.long()))
                     followed.shifts &= _sums_all(user)
                     continue
-            elif passed := list(_passed(followed, user, value, places)):
+            elif passed := list(_passed(followed, user, value, numbers)):
                 waiting += passed
                 continue
-            followed.fix(places)
+            followed.fix(numbers)
     return followed if followed.readers and not followed.fixed[1:].all() else None
 
 
 def _sums_all(node: Node) -> bool:
-    """Whether each result is of the same inputs by the same weights: no padding adds zeros."""
+    """Whether all results use the same inputs and weights, so that no padding adds zeros."""
     padding = named_arguments(node).get("padding", 0)
     return normalizes(node) or not (
         is_transposed(node) or (padding if isinstance(padding, (int, str)) else any(padding))
     )
 
 
-def _passed(followed: Channels, node: Node, value: Node, places: Tensor) -> Iterator[tuple[Node, Tensor]]:
-    """The result of a call, and for each element the channel that it is from; nothing where the call mixes channels, or
-    computes them in different ways."""
+def _passed(followed: Channels, node: Node, value: Node, numbers: Tensor) -> Iterator[tuple[Node, Tensor]]:
+    """The results of a call, each with the channel that every element is from. Yields nothing if the call mixes
+    channels, or computes them in different ways."""
     name = str(node.target)
     if _SLOPED.fullmatch(name) or isinstance(kind(node), PRelu):
         followed.shifts = False
-        yield node, places
+        yield node, numbers
     elif isinstance(kind(node), Monotonic) or _MEANS.fullmatch(name):
         if isinstance(node.meta["val"], Tensor) and node.all_input_nodes == [value]:
-            result, negative, square = (next(moved(node, value, x))[1] for x in (places, -places, places * places))
+            result, negative, square = (next(moved(node, value, x))[1] for x in (numbers, -numbers, numbers * numbers))
             alike = _close(result, -negative) and _close(result * result, square)
             yield from [(node, result.round())] if alike else []
     elif moves(node):
-        yield from moved(node, value, places)
+        yield from moved(node, value, numbers)
     elif name == "aten.cat.default":
         shapes = {n: sizes_of(n) for n in node.all_input_nodes}
-        others = {n: torch.zeros(shape, dtype=places.dtype) for n, shape in shapes.items()}
-        yield node, result_of(node, {**others, value: places})
-    elif _PRODUCTS.fullmatch(name) and places.dim() > 1 and node.args[1] is value and node.args[0] is not value:
-        row = places.narrow(-2, 0, 1)
-        if torch.equal(row.expand_as(places), places):
+        others = {n: torch.zeros(shape, dtype=numbers.dtype) for n, shape in shapes.items()}
+        yield node, result_of(node, {**others, value: numbers})
+    elif _PRODUCTS.fullmatch(name) and numbers.dim() > 1 and node.args[1] is value and node.args[0] is not value:
+        row = numbers.narrow(-2, 0, 1)
+        if torch.equal(row.expand_as(numbers), numbers):
             followed.shifts &= isinstance(node.args[0], Node) and node.args[0].name in followed.whole_rows()
             yield node, row.expand(sizes_of(node))
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    """Whether places are the same but for float64's rounding: neighbours of any number are farther apart."""
+    """Whether channel numbers are equal up to float64's rounding, which is less than the distance between numbers."""
     return torch.allclose(a, b, rtol=1e-12, atol=1e-9)

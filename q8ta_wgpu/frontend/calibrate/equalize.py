@@ -1,14 +1,15 @@
-"""Cross-layer equalization: channels of a value are shifted and scaled until one scale for all of them suits each, and
-the layers that read the value take that back.
+"""Cross-layer equalization: shifts and scales channels of a value so that one scale fits all of them, and undoes it in
+the layers that read the value.
 
-What makes a value by channel (a convolution, a linear, a norm with weights) can make x' = (x - middle) / factor of each
-channel x, if all that reads it takes that back: the columns of a convolution's or linear's weight, and a bias, or a
-batch norm. In between may be what keeps channels apart and does the same for x' as for x (Nagel et al., Data-Free
-Quantization Through Weight Equalization and Bias Correction, 2019; with middles as Wei et al., Outlier Suppression+,
-2023). The float network stays the same function, but for float32's rounding.
+A convolution, a linear or a norm with weights can compute x' = (x - middle) / factor for each channel x. All readers
+must undo it: in the columns of a convolution's or linear's weight, and a bias, or in a batch norm. Nodes in between
+must keep channels separate and compute the same function of x' as of x (Nagel et al., Data-Free Quantization Through
+Weight Equalization and Bias Correction, 2019; with middles as Wei et al., Outlier Suppression+, 2023). The float
+network remains the same function, up to float32's rounding.
 
-A factor is the root of a channel's size beside the largest: what calibration met is not all there is, and the weights
-that read a channel grow by as much.
+The factor of a channel is the square root of its size relative to the largest. Dividing by the whole size would be too
+much: calibration does not find the largest values of all inputs, and the weights that read a channel grow by the same
+factor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.channels import Channels, axis_of, channels_of
-from q8ta_wgpu.frontend.export.editor import give, tensors_of
+from q8ta_wgpu.frontend.export.editor import set_constants, tensors_of
 from q8ta_wgpu.frontend.export.norms import by_input, by_output
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import (
@@ -32,19 +33,20 @@ from q8ta_wgpu.frontend.nodes import (
 from q8ta_wgpu.frontend.notes import CHANNELS, note, noted
 
 LEAST = 128
-"""Inputs that say how large channels are. By fewer, what they miss is clipped: by 32 a trained text network lost 5.6
-dB, a vision transformer 2.1; by 64 1.0 dB of text and 0.7 of sequences. By 128 no trained network of `bench/suite` lost
-(docs/experiments.md)."""
+"""The least number of inputs that determine the sizes of channels. With fewer, larger values on other inputs are
+clipped. With 32 a trained text network lost 5.6 dB and a vision transformer 2.1; with 64 text lost 1.0 dB and sequences
+0.7. With 128 no trained network of `bench/suite` lost (docs/experiments.md)."""
 
 _MOST = 2**29
-"""Bytes of inputs that are held for it."""
+"""The most bytes of inputs that are held for it."""
 
 _SMALLEST = 1 / 16
-"""Least size of a channel beside the largest: a smaller one may be larger on other inputs."""
+"""The least size of a channel relative to the largest. A smaller one counts as this size, since it may be larger on
+other inputs."""
 
 
 def enough(model: GraphModule, items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """The first inputs of a network, as many as `equalize` needs; fewer where they are large or there are no more."""
+    """The first inputs of a network, as many as `equalize` needs; fewer if they are large or there are no more."""
     held: list[tuple[Tensor, ...]] = []
     batched, size = _is_batched(model), 0
     while _count(held, batched) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
@@ -58,7 +60,7 @@ def _count(items: Iterable[tuple[Tensor, ...]], batched: bool) -> int:
 
 
 def _is_batched(model: GraphModule) -> bool:
-    """Whether all that a network is given and gives has as many rows: those of a batch."""
+    """Whether all inputs and results of a network have the same number of rows: those of a batch."""
     (output,) = model.graph.find_nodes(op="output")
     ends = [n.meta["val"] for n in (*model.graph.find_nodes(op="placeholder"), *output.all_input_nodes)]
     values = [value for value in ends if isinstance(value, Tensor)]
@@ -66,23 +68,23 @@ def _is_batched(model: GraphModule) -> bool:
 
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
-    """Equalizes the channels of a float graph, by the values that inputs lead to, and notes with each node what was
-    done to its channels. Nothing is done where there are fewer than LEAST inputs."""
+    """Equalizes the channels of a float graph by their ranges on these inputs, and notes factors and middles with each
+    node. Does nothing with fewer than LEAST inputs."""
     if _count(inputs, _is_batched(model)) < LEAST:
         return
     found = list(channels_of(model))
-    ranges = _Ranges(model, [reader.node for one in found for reader in one.readers])
+    recorder = _Ranges(model, [reader.node for one in found for reader in one.readers])
     for item in inputs:
-        ranges.run(*item)
+        recorder.run(*item)
     for one in found:
-        if (chosen := _chosen(one, ranges.met)) is not None:
+        if (chosen := _chosen(one, recorder.ranges)) is not None:
             note(one.source, CHANNELS, [numbers.tolist() for numbers in chosen])
             _apply(model, one, *chosen)
 
 
 def equalize_alike(model: GraphModule, done: Mapping[Node, Node]) -> None:
-    """Equalizes the channels of a float graph as those of another one were. `done` gives for each node of that graph
-    the one here."""
+    """Equalizes the channels of a float graph with the factors and middles of another one. `done` has the node of this
+    graph for each node of the other one."""
     chosen = {here: noted(there, CHANNELS) for there, here in done.items()}
     for one in channels_of(model):
         if chosen.get(one.source):
@@ -90,38 +92,38 @@ def equalize_alike(model: GraphModule, done: Mapping[Node, Node]) -> None:
 
 
 class _Ranges(Sized):
-    """Runs a graph and notes the least and the largest value of every channel that nodes read."""
+    """Runs a graph and records the lowest and the highest value of every channel that nodes read."""
 
     def __init__(self, model: GraphModule, readers: Iterable[Node]) -> None:
         super().__init__(model)
-        self.met: dict[tuple[Node, int], tuple[Tensor, Tensor]] = {}
+        self.ranges: dict[tuple[Node, int], tuple[Tensor, Tensor]] = {}
         self._axes: dict[Node, set[int]] = {}
         for reader in readers:
             self._axes.setdefault(_read_by(reader), set()).add(axis_of(reader))
 
     def run_node(self, n: Node) -> Any:
-        """Runs it, and looks at what it gives."""
+        """Runs a node, and records the ranges of its channels."""
         result = super().run_node(n)
         for axis in self._axes.get(n, ()):
             rows = result.movedim(axis, 0).reshape(result.shape[axis], -1)
             low, high = rows.amin(1), rows.amax(1)  # a tenth of aminmax's time
-            before = self.met.get((n, axis), (low, high))
-            self.met[n, axis] = torch.minimum(before[0], low), torch.maximum(before[1], high)
+            before = self.ranges.get((n, axis), (low, high))
+            self.ranges[n, axis] = torch.minimum(before[0], low), torch.maximum(before[1], high)
         return result
 
 
 def _read_by(reader: Node) -> Node:
-    """What a convolution, linear or batch norm reads."""
+    """The input of a convolution, linear or batch norm."""
     value: Node = named_arguments(reader)["input"]
     return value
 
 
-def _chosen(one: Channels, met: Mapping[tuple[Node, int], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
-    """The factor and the middle of each channel, in float64; None where nothing is known or to be gained."""
+def _chosen(one: Channels, ranges: Mapping[tuple[Node, int], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """The factor and the middle of each channel, in float64; None if they are unknown or would change nothing."""
     count = one.source.meta["val"].shape[axis_of(one.source)]
     low, high = (torch.full((count + 1,), sign * float("inf"), dtype=torch.float64) for sign in (1, -1))
     for reader in one.readers:
-        ends = met[_read_by(reader.node), axis_of(reader.node)]
+        ends = ranges[_read_by(reader.node), axis_of(reader.node)]
         low.scatter_reduce_(0, reader.channels, ends[0].double(), "amin")
         high.scatter_reduce_(0, reader.channels, ends[1].double(), "amax")
     free = torch.isfinite(low) & torch.isfinite(high) & ~one.fixed
@@ -143,19 +145,19 @@ def _apply(model: GraphModule, one: Channels, factor: Tensor, middle: Tensor) ->
     changed = {"weight": by_output(one.source, tensors.get("weight", torch.ones_like(factor)), 1 / factor)}
     if "bias" in tensors or one.shifts:
         changed["bias"] = (tensors.get("bias", 0.0) - middle) / factor
-    give(model, one.source, changed)
+    set_constants(model, one.source, changed)
 
 
 def _take_back(model: GraphModule, node: Node, factor: Tensor, middle: Tensor) -> None:
-    """Lets a node read (x - middle) / factor of each channel, and make of it what it made of x."""
+    """Changes a node's parameters so that its result for (x - middle) / factor is the one that it had for x."""
     tensors = tensors_of(model, node)
     if normalizes(node):
         mean = (tensors["running_mean"] - middle) / factor
-        give(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
+        set_constants(model, node, {"weight": tensors.get("weight", 1.0) * factor, "running_mean": mean})
         return
     weight = tensors["weight"]
     changed = {"weight": by_input(node, weight, factor)}
     if middle.any():
         added = by_input(node, weight, middle).reshape(len(weight), -1).sum(1)
         changed["bias"] = tensors.get("bias", 0.0) + added
-    give(model, node, changed)
+    set_constants(model, node, changed)

@@ -1,4 +1,4 @@
-"""What calibration may meet that cannot be rounded, or not well: NaN and infinities, zeros, values of next to no
+"""Finds values in calibration that cannot be rounded, or not well: NaN and infinities, zeros, values of almost no
 range."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from q8ta_wgpu.frontend.nodes import module_paths, source_of
 
 @contextmanager
 def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int) -> Iterator[None]:
-    """Where observing an item fails inside, an InputError that says where: at a value that is NaN or infinite, or at an
-    operator that cannot take it."""
+    """On an error of a block that observes an item, raises InputError that names its cause: the first value that is NaN
+    or infinite, or an operator that cannot run."""
     try:
         yield
     except Exception as error:
@@ -35,7 +35,7 @@ def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int) ->
 
 
 def check_ranges(prepared: GraphModule) -> None:
-    """Raises InputError where an observer saw NaN or an infinity without failing."""
+    """Raises InputError if an observer saw NaN or an infinity without an error."""
     for node, _, low, high in _ranges(prepared):
         unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
@@ -43,7 +43,7 @@ def check_ranges(prepared: GraphModule) -> None:
 
 
 def _ranges(prepared: GraphModule) -> Iterator[tuple[Node, Any, torch.Tensor, torch.Tensor]]:
-    """The observers that met something: node, module, and the ends of the range that it met."""
+    """The observers that saw values: node, module, and the ends of their range."""
     for node in prepared.graph.nodes:
         observer = observer_of(prepared, node)
         low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
@@ -55,14 +55,14 @@ ZEROS = (
     "every calibration input is zero: scales are those of what the network computes of zeros, and other inputs will be "
     "clipped. Calibrate with representative inputs"
 )
-"""What a user is warned of whose calibration says nothing."""
+"""The warning about a calibration of zeros."""
 
 
 def lost_values(prepared: GraphModule) -> str:
-    """Which values quantization makes constant, and the way out; empty where it makes none so.
+    """A warning about values that quantization makes constant, with a remedy; empty if there are none.
 
-    Those that vary in the calibration by less than two steps of the finest scale that holds them: they are rounded
-    away. What does not vary is none of them.
+    These are values that vary in the calibration by less than two steps of the finest scale that represents them.
+    Values that do not vary at all are not included.
     """
     lost: list[tuple[Node, str]] = []
     for node, observer, low, high in _ranges(prepared):
@@ -87,7 +87,7 @@ def lost_values(prepared: GraphModule) -> str:
 
 
 class _Search(Sized):
-    """Runs a prepared graph without its observers: `found` is the first of them that would see NaN or an infinity,
+    """Runs a prepared graph without its observers. `found` is the first observer that would see NaN or an infinity,
     `failed` the operator that cannot run."""
 
     def __init__(self, prepared: GraphModule) -> None:
@@ -97,7 +97,7 @@ class _Search(Sized):
         self.failed: Node | None = None
 
     def run_node(self, n: Node) -> Any:
-        """Of an observer, what it would see."""
+        """The value of a node; for an observer, that of its input."""
         if observer_of(self._prepared, n) is None:
             self.failed = n
             found = super().run_node(n)

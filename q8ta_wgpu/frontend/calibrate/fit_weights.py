@@ -15,7 +15,7 @@ from q8ta_wgpu.calibrate import weights
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.watches import unwatch, watch
-from q8ta_wgpu.frontend.export.editor import folded, give
+from q8ta_wgpu.frontend.export.editor import folded, set_constants
 from q8ta_wgpu.frontend.nodes import (
     constant,
     convolves,
@@ -65,7 +65,7 @@ class Rounded:
         """Gives every layer the bias that it had."""
         for node, _, bias in self.before:
             changed = constant(self.model, named_arguments(node)["bias"])
-            give(self.model, node, {"bias": torch.zeros_like(changed) if bias is None else bias})
+            set_constants(self.model, node, {"bias": torch.zeros_like(changed) if bias is None else bias})
 
     def restore_weights(self) -> None:
         """Gives every layer the weight that it had."""
@@ -125,7 +125,7 @@ def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor, 
     channel = 1 if convolves(node) else moved.dim() - 1
     moved = moved.double().mean([axis for axis in range(moved.dim()) if axis != channel])
     bias = constant(model, given).detach().double() if given else torch.zeros_like(moved)
-    give(model, node, {"bias": torch.where(bias == 0, bias, bias - moved) if zeros else bias - moved})
+    set_constants(model, node, {"bias": torch.where(bias == 0, bias, bias - moved) if zeros else bias - moved})
 
 
 def _layers(model: GraphModule) -> Iterator[Node]:

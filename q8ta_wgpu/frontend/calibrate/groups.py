@@ -1,4 +1,4 @@
-"""How weights of 4 bits are rounded: a factor for each group of inputs of each output (q8ta_wgpu/ir/bits.py)."""
+"""Rounding of weights to 4 bits, with a factor for each group of inputs of each output (q8ta_wgpu/ir/bits.py)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS, STEPS
 from q8ta_wgpu.ir.bits import largest_factor
 
 _ENDS = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-"""Tried as the largest number that a group holds, of that which it has: clipping one may suit the others."""
+"""The largest numbers of a group that are tried, as fractions of its true one. Clipping it may reduce the error of the
+others."""
 
 _AT_ONCE = 1 << 20
-"""Weights that are rounded at a time: so many stay in a cache in float64, where a table of tokens takes gigabytes."""
+"""The number of weights that are rounded at a time. They fit a cache in float64, in which a table of tokens would take
+gigabytes."""
 
 
 class PerChannelGroupObserver(PerChannelWeightObserver):
-    """The scale of every output, and within it a whole factor for each group of inputs.
+    """The scale of every output, and for each of its groups of inputs an integer factor of the scale.
 
     Args:
         group: inputs that share a factor.
@@ -46,9 +48,8 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         return x
 
     def _chosen(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales (outputs) and factors (outputs, groups) of a weight (outputs, inputs): of each group the factor with
-        the least squared error. It has the sign that makes the group's largest number -8 steps, since there are no
-        8."""
+        """Scales (outputs) and factors (outputs, groups) of a weight (outputs, inputs). Each group has the factor with
+        the least squared error. Its sign makes the group's largest number -8 steps, since +8 is not representable."""
         rows = rows.double()
         split = torch.nn.functional.pad(rows, (0, -rows.shape[1] % self.group)).reshape(len(rows), -1, self.group)
         end = split.gather(2, split.abs().argmax(2, keepdim=True)) / STEPS[0]
@@ -57,8 +58,8 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         scale = scales.double()[:, None, None]
         least = torch.full_like(end, torch.inf)
         factors = torch.ones_like(end)
-        for part in _ENDS:
-            tried = torch.where(end < 0, -1.0, 1.0) * (end.abs() * part / scale).round().clamp(1, most)
+        for fraction in _ENDS:
+            tried = torch.where(end < 0, -1.0, 1.0) * (end.abs() * fraction / scale).round().clamp(1, most)
             step = tried * scale
             error = (((split / step).round().clamp(*STEPS) * step - split) ** 2).sum(2, keepdim=True)
             factors = torch.where(error < least, tried, factors)
@@ -75,18 +76,18 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         return (factors * self.scales.double()[:, None]).movedim(0, self.ch_axis), *STEPS
 
     def rounded(self, weight: Tensor) -> Tensor:
-        """A weight on its nearest steps, in float32 as torch dequantizes them."""
+        """A weight rounded to its nearest steps, in float32 as torch dequantizes it."""
         scale = self.scales.reshape([-1 if axis == self.ch_axis else 1 for axis in range(2)])
         return self._values(weight).float() * scale
 
     def convert(self, model: GraphModule, observer_node: Node) -> None:
-        """Puts the weight in whole numbers, dequantized, in the place of this observer's call."""
-        (given,) = observer_node.all_input_nodes
+        """Replaces the call of this observer by the quantized weight and a dequantize."""
+        (weight,) = observer_node.all_input_nodes
         name = f"_bits_of_{observer_node.name}"
-        values = self._values(constant(model, given).detach()).to(torch.int16)
+        values = self._values(constant(model, weight).detach()).to(torch.int16)
         scale, zero = self.calculate_qparams()
-        parts = (("", values), ("_scale", scale), ("_zero", zero))
-        made = [new_constant(model, observer_node, name + part, value) for part, value in parts]
+        tensors = (("", values), ("_scale", scale), ("_zero", zero))
+        made = [new_constant(model, observer_node, name + part, value) for part, value in tensors]
         with model.graph.inserting_before(observer_node):
             arguments = (*made, self.ch_axis, -LARGEST_OF_4_BITS, LARGEST_OF_4_BITS, torch.int16)
             real = model.graph.call_function(torch.ops.quantized_decomposed.dequantize_per_channel.default, arguments)
@@ -95,7 +96,7 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         model.graph.erase_node(observer_node)
 
     def _values(self, weight: Tensor) -> Tensor:
-        """Steps of a weight by their factors, whole numbers in float32."""
+        """Steps times factors of a weight, integers in float32."""
         made = itertools.starmap(self._steps, _parts(weight.movedim(self.ch_axis, 0), self.scales, self.factors))
         return torch.cat(list(made)).movedim(0, self.ch_axis)
 
@@ -107,6 +108,7 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
 
 
 def _parts(rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Weights (outputs, inputs), and what else each output has, by as many outputs as are rounded at a time."""
+    """Slices of weights (outputs, inputs) and of other numbers of each output, with as many outputs as are rounded at a
+    time."""
     count = max(1, _AT_ONCE // max(1, rows.shape[1]))
     return zip(*(torch.split(x, count) for x in (rows, *others)), strict=True)

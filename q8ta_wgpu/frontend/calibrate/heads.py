@@ -1,8 +1,8 @@
-"""Attention with many scores, some heads and rows at a time.
+"""Computes attention with many scores in slices of heads and rows.
 
-The scores of all heads do not fit a processor's cache, and memory that large comes from the system page by page, which
-takes longer than computing with it. Where gradients are taken, scores are computed again on the way back, so that they
-are never all held.
+The scores of all heads do not fit a processor's cache, and the system allocates so much memory page by page, which
+takes longer than the computation. With gradients, scores are computed again in the backward pass, so that they are
+never all held.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import is_attention, is_in_attention
 
 _MANY, _CACHED = 2**21, 2**18
-"""Scores from which on they are computed in parts, and how many at once then: 1 MiB, which a core's own cache holds."""
+"""The number of scores from which on they are computed in slices, and the size of a slice: 1 MiB, which fits a core's
+own cache."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention that is one operator: its calls from the product that gives scores to the one that gives its result,
-    between which each score is computed from itself up to a softmax of rows."""
+    """An attention that is one operator: its calls, from the product that computes scores to the one that computes its
+    result. Between them are elementwise calls and a softmax of rows."""
 
     calls: Sequence[Node]
 
     def result(self, call: Node, compute: Callable[..., Tensor], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """What one of the calls gives; where there are many scores, what `compute` will give for some of their rows."""
+        """The result of one of the calls. With many scores it is a tensor whose slices are computed later."""
         first, last = call is self.calls[0], call is self.calls[-1]
         if first:
             shape: Sequence[int] = (*args[0].shape[:-1], args[1].shape[-1])
@@ -48,7 +49,7 @@ class Attention:
 
 
 class InParts(Sized):
-    """Runs a program, attention with many scores some heads and rows at a time."""
+    """Runs a program, with attention of many scores in slices of heads and rows."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
@@ -62,7 +63,7 @@ class InParts(Sized):
         return any(isinstance(value, Tensor) and value.numel() > _MANY for value in values)
 
     def run_node(self, n: Node) -> Any:
-        """A node's value. Of a call in an attention with many scores what it will be for some rows."""
+        """A node's value. In an attention with many scores it is a tensor whose slices are computed later."""
         if (attention := self._attention.get(n)) is not None:
             return attention.result(n, functools.partial(self._call, n), *self.fetch_args_kwargs_from_env(n))
         return self.finished(n, super().run_node(n))
@@ -71,12 +72,12 @@ class InParts(Sized):
         return self.finished(n, n.target(*args, **named))  # type: ignore[operator]
 
     def finished(self, n: Node, result: Any) -> Any:
-        """What counts as a node's value, of what it gives: here just that."""
+        """A hook of subclasses: the value of a node from the result of its call."""
         return result
 
 
 def attention_of(softmax: Node) -> Attention | None:
-    """The attention that a softmax is part of; None where more is between its products."""
+    """The attention of a softmax; None if other kinds of calls are between its products."""
     readers, scores = list(softmax.users), _from_product(softmax.all_input_nodes[0])
     if not scores or len(readers) != 1 or not is_in_attention(readers[0]):
         return None
@@ -84,7 +85,7 @@ def attention_of(softmax: Node) -> Attention | None:
 
 
 def _from_product(scores: Node) -> list[Node]:
-    """The calls from an attention's product to its scores; none where there is another kind of call."""
+    """The calls from an attention's product to its scores; empty if there is another kind of call."""
     if is_in_attention(scores):
         return [scores]
     pointwise = torch.Tag.pointwise in getattr(scores.target, "tags", ()) and len(scores.users) == 1
@@ -94,14 +95,15 @@ def _from_product(scores: Node) -> list[Node]:
 
 @dataclass(frozen=True)
 class _Later:
-    """A tensor that is computed for some rows of scores when it is asked for.
+    """A tensor of which slices are computed when they are needed.
 
     Attributes:
         shape: of the scores.
-        compute: what gives it.
+        compute: the function that computes it.
         args: by position, some of them such tensors.
         named: arguments by name.
-        product: whether it is a product, which has rows where its first operand has, and all that the second one has.
+        product: whether it is a product: a slice of its rows needs those rows of the first operand, and all of the
+            second.
     """
 
     shape: Sequence[int]
@@ -111,7 +113,7 @@ class _Later:
     product: bool
 
     def whole(self) -> Tensor:
-        """All of it, in parts where it has many scores."""
+        """The whole tensor, computed in slices if it has many scores."""
         axis = next((i for i, size in enumerate(self.shape[:-1]) if size > 1), None)
         if axis is None or math.prod(self.shape) <= _CACHED:
             if torch.is_grad_enabled():
@@ -127,7 +129,7 @@ class _Later:
         return self.compute(*args, **self.named)
 
     def _split(self, axis: int, each: int) -> list[_Later]:
-        """Parts with so many places along a dimension of the scores, counted from behind."""
+        """Slices of `each` elements along a dimension of the scores, which is counted from the last."""
         common = 1 if self.product and axis == -2 else None
         args = [[x] if i == common else _parts(x, axis, each) for i, x in enumerate(self.args)]
         named = {name: _parts(x, axis, each) for name, x in self.named.items()}
@@ -135,14 +137,15 @@ class _Later:
         for start in range(0, self.shape[axis], each):
             shape = list(self.shape)
             shape[axis] = min(each, self.shape[axis] - start)
-            given = [parts[start // each % len(parts)] for parts in args]
+            positional = [parts[start // each % len(parts)] for parts in args]
             others = {name: parts[start // each % len(parts)] for name, parts in named.items()}
-            found.append(_Later(shape, self.compute, given, others, self.product))
+            found.append(_Later(shape, self.compute, positional, others, self.product))
         return found
 
 
 def _parts(x: Any, axis: int, each: int) -> Sequence[Any]:
-    """An argument's parts along a dimension of the scores; all of what has one place there, or is no tensor."""
+    """An argument's slices along a dimension of the scores; the argument itself if it has extent 1 there, or is not a
+    tensor."""
     if isinstance(x, _Later):
         return x._split(axis, each)
     if isinstance(x, Tensor) and x.dim() >= -axis and x.shape[axis] > 1:

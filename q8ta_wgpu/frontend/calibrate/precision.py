@@ -187,6 +187,8 @@ class Precisions:
         self._large = self._traffic * max(1.0, len(back.items) / _ITEMS) > _LARGE
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
+        self.rounder = Rounder({}, self._weights)
+        self._rounders = [self.rounder]
         self._clip_all_but(())
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
@@ -309,7 +311,7 @@ class Precisions:
         """Lets the ranges of all values but these clip."""
         whole = frozenset(values)
         self._rounders = [Rounder(known, self._weights, whole) for known in self._ranges]
-        self.rounder: Rounder = self._rounders[-1]
+        self.rounder = self._rounders[-1]
         for stored in self.storage.stored:
             self.rounder.let_clip(stored)
 

@@ -1,9 +1,9 @@
-"""torchao's prepare and convert, without what they do wrong or slowly.
+"""torchao's prepare and convert, without their errors and slow steps.
 
-torchao folds every batch norm behind a convolution, in place: wrong where the convolution's result also feeds something
-else, where one convolution is applied twice, and for transposed convolutions with groups. And `convert_pt2e` searches a
-model with batch norms for 48 patterns of quantization-aware training, each traced anew, which takes half a minute. So
-batch norms are hidden from both, and shown to quantizers.
+torchao folds every batch norm behind a convolution, in place. That is wrong if the convolution's result has other
+readers, if one convolution is applied twice, and for transposed convolutions with groups. `convert_pt2e` also searches
+a model with batch norms for 48 patterns of quantization-aware training, each of which it traces again, which takes half
+a minute. So batch norms are hidden from both, and shown only to quantizers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def prepared(
     equal_for: Sequence[tuple[torch.Tensor, ...]] = (),
     seen: Callable[[GraphModule], None] | None = None,
 ) -> GraphModule:
-    """A model that runs, with the observers that a quantizer asks for; channels are of like size for these inputs.
-    `seen` is called with the model as the quantizer annotates it."""
+    """A model with the observers that a quantizer asks for, which can run. Its channels are equalized by the inputs
+    `equal_for`. `seen` is called with the model as the quantizer annotates it."""
     _hide_norms(model)
     observed: GraphModule = prepare_pt2e(model, _Shown(quantizer, equal_for, seen))
     return observed
 
 
 def transformed(model: GraphModule, quantizer: Quantizer) -> GraphModule:
-    """A model as a quantizer annotates it."""
+    """A model as a quantizer transforms it before annotation."""
     found: GraphModule = quantizer.transform_for_annotation(_Unrun(model, model.graph))
     return found
 
@@ -47,24 +47,24 @@ def converted(model: GraphModule) -> GraphModule:
 
 
 def _hide_norms(model: GraphModule) -> None:
-    """Names batch norms by their overload packets, which compute the same and export to the same."""
+    """Replaces batch norms by their overload packets, which compute the same and export to the same."""
     for node in model.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and normalizes(node):
             node.target = node.target.overloadpacket
 
 
 def _show_norms(model: GraphModule) -> None:
-    """Takes back what `_hide_norms` did."""
+    """Reverses `_hide_norms`."""
     for node in model.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverloadPacket):
             node.target = node.target.default
 
 
 class _Unrun(GraphModule):
-    """A graph that quantizers annotate and torchao puts observers into, before it makes a module of it.
+    """A graph that quantizers annotate and torchao inserts observers into, before it becomes a module.
 
-    As it is never run, it is never compiled. Modules are attributes of its own: for the name of each observer torchao
-    asks for those of all before it, which takes nn.Module ten times as long.
+    It never runs, so it is not compiled. Modules are plain attributes: for the name of each observer torchao looks up
+    those of all before it, which takes nn.Module ten times as long.
     """
 
     def recompile(self) -> Any:
@@ -91,7 +91,7 @@ class _Shown(Quantizer):  # type: ignore[misc]
         self._seen = seen
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Shows them, then does what the quantizer does, and makes channels alike in what comes of it."""
+        """Shows the batch norms, applies the quantizer's own transform, and equalizes channels."""
         _show_norms(model)
         found = transformed(model, self._quantizer)
         if self._seen is not None:

@@ -1,8 +1,9 @@
-"""What is used of torchao's PT2E, imported without what torchao says about itself: kernels of its own that were built
-for another torch or for CUDA, and its way of registering classes. Neither concerns who quantizes with it here.
+"""The names of torchao's PT2E that are used, imported without torchao's own messages: about kernels that were built for
+another torch or for CUDA, and about how it registers classes.
 
-PyTorch for CUDA brings triton, which torchao imports. Where adapters were listed before, Mesa's OpenGL has put its LLVM
-where every later library finds it first, and triton, which has another LLVM inside, would end the process."""
+PyTorch for CUDA brings triton, which torchao imports. If adapters were listed before, Mesa's OpenGL has loaded its LLVM
+so that every later library finds it first. triton, which has another LLVM inside, would then end the process.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ _MEANINGLESS = {
     "torch.utils._pytree": ("%s is an Enum subclass",),
     "torch._subclasses.fake_tensor": ("failed while attempting to run meta",),  # where another size does not fit
 }
-"""Beginnings of messages, by logger."""
+"""Beginnings of messages that are hidden, by logger."""
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Leaves these messages out, and warnings on import; what else is logged is not touched."""
+    """Hides these messages, and warnings on import. Other logging is not changed."""
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, beginnings in _MEANINGLESS.items():
@@ -39,7 +40,8 @@ def quietly() -> Iterator[None]:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """What is imported finds its own symbols before those of other libraries, where the system's loader can do that."""
+    """Lets imported libraries find their own symbols before those of other libraries, if the system's loader supports
+    it."""
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))
     try:
@@ -71,7 +73,7 @@ with quietly():
     )
 
 ANNOTATION = "quantization_annotation"
-"""Where PT2E finds what a quantizer says of a node."""
+"""The key of node.meta at which PT2E finds a quantizer's annotation."""
 
 __all__ = [
     "ANNOTATION",

@@ -41,7 +41,8 @@ from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
 
 _SHORTEST_ROW = 16
-"""Fewest elements of a row of a table that is rounded: shorter ones save less than three quarters, beside a scale."""
+"""The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
+also has a scale."""
 
 
 def _is_matrix(node: Node) -> bool:
@@ -133,8 +134,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._group = group if weights == "int4" else 0
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Attention as the products and the softmax it is made of, recurrent layers one by one; norms before cats; what
-        is written as several operators as one; nothing that changes nothing."""
+        """Replaces attention by two products and a softmax, recurrent layers by one call for each, and operators
+        written as several calls by one. Moves norms before cats, and removes operators without effect."""
         norms_before_cats(model, self._is_skipped)
         factors_before_cats(model)
         expand_attention(model)
@@ -146,7 +147,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Writes the annotation of every node the table knows. Raises InputError where `skip` names no module."""
+        """Writes the annotation of every node whose operator is in the table. Raises InputError if `skip` names no
+        module."""
         self._keep_skipped(model)
         keep_sums(model)
         imported = import_float(model)
@@ -170,7 +172,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return model
 
     def _keep_skipped(self, model: GraphModule) -> None:
-        """Leaves the modules that `skip` names in float32. Raises InputError where a name is no module's."""
+        """Notes that the modules in `skip` stay in float32. Raises InputError if a name is no module's."""
         for path in self._skip:
             skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
             if not skipped:
@@ -182,7 +184,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 note(node, IN_FLOAT, True)
 
     def _write(self, plan: Rounding, imported: Imported, nodes: Mapping[str, Node]) -> None:
-        """Writes what a plan says of activations as torchao's annotations."""
+        """Writes torchao's annotations of activations from a plan."""
         for call in plan.in_float:
             note(nodes[call], IN_FLOAT, True)
         for attention in plan.attention:
@@ -194,7 +196,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             self._annotation(imported.values[name]).output_qspec = self._spec(storage, nodes)
 
     def validate(self, model: GraphModule) -> None:
-        """Nothing to check: what is not annotated stays in float and is reported by `compile`."""
+        """Checks nothing: nodes without annotation stay in float and are reported by `compile`."""
 
     def _is_skipped(self, node: Node) -> bool:
         return any(_comes_from(node, path) for path in self._skip)
@@ -203,7 +205,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return node.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))
 
     def _spec(self, storage: Storage, nodes: Mapping[str, Node]) -> Any:
-        """How torchao is told of a storage."""
+        """torchao's spec of a storage."""
         if isinstance(storage, Shared):
             call = nodes[storage.call]
             return SharedQuantizationSpec((next(iter(call.meta[ANNOTATION].input_qspec_map)), call))
@@ -212,7 +214,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return {INT8: self._activation, SLICE: self._slice, WHOLE: self._whole, INT16: self._stream}[storage]
 
     def _weight_of(self, node: Node) -> None:
-        """The weight of a sum is rounded by its outputs: rows, or columns of a transposed convolution and a product."""
+        """Annotates the weight of a sum by its outputs: rows, or columns of a transposed convolution and a product."""
         read: dict[Node, Any] = node.meta[ANNOTATION].input_qspec_map
         arguments = named_arguments(node)
         weight = arguments.get("weight")
@@ -228,8 +230,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 return
 
     def _table_of(self, node: Node, model: GraphModule) -> None:
-        """Each row of a table that was learned has a scale, which short ones are not worth; one that was computed, as
-        of sines, is a buffer and stays exact."""
+        """Annotates a learned table: each row has a scale, unless rows are short. A computed table, of sines for
+        example, is a buffer and is not rounded."""
         table = node.args[0]
         assert isinstance(table, Node)
         learned = is_constant(table) and isinstance(constant(model, table), torch.nn.Parameter)
@@ -238,13 +240,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             self._annotation(node).input_qspec_map[table] = self._of_weight(table, 0) if whole else self._weight
 
     def _of_weight(self, weight: Node, channels: int) -> Any:
-        """How a weight is rounded whose outputs are along `channels`."""
+        """The spec of a weight whose outputs are along `channels`."""
         if self._group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self._group:
             return scheme.groups(self._group, channels)
         return self._columns if channels else self._weight
 
     def _recurrent(self, node: Node) -> None:
-        """Input, weights and the hidden states of all steps; other states stay in float32."""
+        """Annotates the input, the weights and the hidden states of all steps. Other states stay in float32."""
         x = node.args[0]
         assert isinstance(x, Node)
         specs = {x: self._activation, **dict.fromkeys(filter(is_constant, weights_of(node)), self._weight)}
@@ -255,5 +257,5 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
 
 def _comes_from(node: Node, path: str) -> bool:
-    """Whether a node was called in a module, or within it."""
-    return any(part == path or part.startswith(f"{path}.") for part in module_paths(node))
+    """Whether a node was called in a module, or in one of its submodules."""
+    return any(module == path or module.startswith(f"{path}.") for module in module_paths(node))

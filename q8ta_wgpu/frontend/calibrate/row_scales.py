@@ -1,5 +1,5 @@
-"""Rows that linears read in int8, each with a scale that the device chooses, in torch's programs: a value in int16, and
-`torch.ops.q8ta_wgpu.round_rows` of it."""
+"""Rows that linears read in int8, each with a scale that the device computes. In torch's programs this is an int16
+value followed by `torch.ops.q8ta_wgpu.round_rows`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.int8 import Moves, WeightedSum
 
 @torch.library.custom_op(f"{OWN}::round_rows", mutates_args=())
 def round_rows(x: Tensor, unit: float) -> Tensor:
-    """x (..., k) float32 in whole numbers of `unit`, each row rounded to 127 steps of its own either way."""
+    """x (..., k), multiples of `unit` in float32, each row rounded to at most 127 steps of its own either way."""
     return torch.from_numpy(arithmetic.round_rows(x.detach().cpu().numpy(), unit)).to(x.device)
 
 
@@ -24,20 +24,20 @@ def _shape(x: Tensor, unit: float) -> Tensor:
 
 
 def operands(node: Node) -> tuple[Node, Node] | None:
-    """What a linear reads by rows, and its weight; None of other calls. Which of the two is a weight, others know."""
+    """The two operands of a linear or product; None for other calls. Either may be the weight."""
     int8 = kind(node)
     if not isinstance(int8, WeightedSum) or not int8.reads_rows or stays_in_float(node):
         return None
-    given = named_arguments(node)
-    x = given.get("input", given.get("mat1", given.get("self")))
-    weight = given.get("weight", given.get("mat2", given.get("other")))
+    arguments = named_arguments(node)
+    x = arguments.get("input", arguments.get("mat1", arguments.get("self")))
+    weight = arguments.get("weight", arguments.get("mat2", arguments.get("other")))
     if not isinstance(x, Node) or not isinstance(weight, Node) or node.meta["val"].dim() < 2:
         return None
     return x, weight
 
 
 def insert_rows(module: GraphModule) -> None:
-    """Rounds, in a converted module, the rows of int16 that linears with int8 weights read."""
+    """Inserts round_rows in a converted module before linears with int8 weights that read int16."""
     made: dict[Node, Node] = {}
     for node in list(module.graph.nodes):
         found = operands(node) if node.op == "call_function" else None
@@ -55,10 +55,10 @@ def insert_rows(module: GraphModule) -> None:
 
 
 def _unit(node: Node) -> float | None:
-    """The scale of the int16 that a value is, moved or not."""
+    """The scale of an int16 value, moved or not."""
     while isinstance(kind(node), Moves) and len(node.all_input_nodes) == 1:
         (node,) = node.all_input_nodes
     if str(node.target) != f"{QDQ}.dequantize_per_tensor.default":
         return None
-    given = named_arguments(node)
-    return float(given["scale"]) if given["dtype"] == torch.int16 else None
+    arguments = named_arguments(node)
+    return float(arguments["scale"]) if arguments["dtype"] == torch.int16 else None

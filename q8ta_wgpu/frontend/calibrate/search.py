@@ -1,4 +1,4 @@
-"""Which values are stored in more than 8 bits, of all that may be: as few as leave little enough noise."""
+"""Chooses the values that are stored in more than 8 bits: as few as leave little enough noise."""
 
 from __future__ import annotations
 
@@ -15,42 +15,46 @@ from q8ta_wgpu.frontend.calibrate.steps import NOTHING, Step, widths
 
 _DECIBEL = 10**0.1
 WITHIN = 10**0.05
-"""How much more noise than the yardstick's is left: half a decibel, since other inputs lose more than those that are
-simulated."""
+"""The noise that is allowed, relative to the yardstick's: half a decibel more, since the noise on other inputs is
+larger than in the simulation."""
 
 _SPARE = 10**0.03
-"""How much less noise than that is asked for where values are widened."""
+"""When values are widened, the noise is to be below that by this factor."""
 
 _NEARLY = 10**0.03
-"""How much more noise than with everything wide is left where the yardstick is out of reach."""
+"""If the yardstick is out of reach, the noise that is allowed relative to that with everything wide."""
 
 _PARTS, _ROUNDS = 8, 2
-"""Parts of the values that are widened, each of which is tried in 8 bits again, and how often, in smaller parts."""
+"""The values that are widened are split into this many slices, each of which is tried in 8 bits again; and the number
+of rounds, each with smaller slices."""
 
 _FEW = 4
-"""Parts that are tried where few runs are made, once."""
+"""The number of slices if few runs are made, in one round."""
 
 _SURE = 0.95
-"""Of what may be left by the noise that was found, how much is left in the run that tells whether it was right."""
+"""The share of the allowed noise, as predicted, that steps may leave in the run that verifies them."""
 
 _DEAR = 0.05
-"""Of what a network moves and computes, from which on widening costs time."""
+"""The share of a network's traffic from which on widening takes noticeable time."""
 
 _CLEAN = 1e-6
-"""Noise to signal, 60 dB, below which float32 gains nothing over int16 that is worth other bytes on other devices."""
+"""Noise to signal, 60 dB. Below it float32 gains nothing over int16 that would justify results that differ between
+devices."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search for steps that suffice.
+    """A search for the fewest steps that suffice.
 
     Attributes:
-        noise: the noise of each output beside its signal, as a ratio of powers, with these values widened.
-        wanted: how much noise each output should have.
-        allowed: how much it may have where that is out of reach.
+        noise: a function of the values that are widened: the noise of each output relative to its signal, as a ratio of
+            powers.
+        wanted: the noise that each output should have.
+        allowed: the noise that it may have if that is out of reach.
         traffic: what the network moves and computes, in bytes moved.
         few_runs: whether a simulation takes seconds.
-        also: what will be taken besides the steps that are found, which a run may show to suffice at once.
+        also: a function of the steps that are found: others that will be taken with them. A run with both may show at
+            once that they suffice.
     """
 
     noise: Callable[[Mapping[Reading, Width]], list[float]]
@@ -61,11 +65,14 @@ class Search:
     also: Callable[[Sequence[Step]], Sequence[Step]] = lambda _: ()
 
     def enough(self, every: Sequence[Step]) -> list[Step]:
-        """As many of these, from the first on, as have to be taken, without parts that turn out not to be needed, the
-        dearest tried first: noise to first order says nothing of a value that a network divides by its own norm near
-        zero. What costs as much as all the others, and not little, is needed where more than a decibel is lost
-        without it; so is float32, unless 60 dB are left without. Where the yardstick is out of reach, as many are taken
-        as come near to what all of them give."""
+        """The first of these steps that suffice, without slices that turn out not to be needed, of which the most
+        expensive are tried first. (Noise to first order says nothing about a value that a network divides by its own
+        norm near zero.)
+
+        A step that costs as much as all the others together, and not little, is needed if more than a decibel is lost
+        without it. float32 is needed unless 60 dB remain without it. If the yardstick is out of reach, as many steps
+        are taken as come close to the result of all.
+        """
         limits = [wanted / _SPARE for wanted in self.wanted]
         steps = self._foreseen(every, limits) if self.few_runs else []
         if not steps:
@@ -79,8 +86,8 @@ class Search:
         return exact if floats and self._suffice(judged, most) else steps
 
     def _foreseen(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """The first ones whose gains are as large as what the noise is too much, and twice as many until they suffice,
-        but what weighted sums read; none where all do not."""
+        """The first steps whose gains add up to the excess noise, and twice as many until they suffice, without what
+        weighted sums read. Empty if not even all suffice."""
         plain, others = self.noise({}), _read_by_others(every)
         excess = [noise - limit for noise, limit in zip(plain, limits, strict=True) if noise > limit]
         gained = itertools.accumulate(step.gain if math.isfinite(step.gain) else 0.0 for step in others)
@@ -92,9 +99,9 @@ class Search:
         return []
 
     def _within_reach(self, every: Sequence[Step]) -> tuple[Sequence[Step], list[float]]:
-        """What is to be chosen from, and how much noise may be left: without what weighted sums read, where that makes
-        it worse by a decibel, since weights are fitted, and biases corrected, for what is read in 8 bits. Where few
-        runs are made, that is asked only if all steps leave more noise than is wanted."""
+        """The steps to choose from, and the limits of the noise. Steps of values that weighted sums read are left out
+        if they make the noise worse by a decibel, since weights are fitted, and biases corrected, for 8 bits. If few
+        runs are made, that is tested only if all steps leave more noise than is wanted."""
         best, others = self.noise(widths(every)), _read_by_others(every)
         if not (self.few_runs and all(map(operator.le, best, self.wanted))):
             without = self.noise(widths(others))
@@ -105,7 +112,7 @@ class Search:
         return every, [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
 
     def _first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """As many as suffice, from the first on."""
+        """The smallest number of first steps that suffices."""
         if self.few_runs:
             return self._nearly_first(every, limits)
         low, high = 0, len(every)
@@ -115,11 +122,13 @@ class Search:
         return list(every[:high])
 
     def _nearly_first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """As many as suffice, or a few more: up to an eighth of all, or those that take a tenth of the noise away.
+        """A number of first steps that suffices, or a few more: up to an eighth of all, or those that remove a tenth of
+        the noise.
 
-        Between two counts that were simulated, one that does not suffice and one that does, noise falls about as the
-        gains of the steps say. The count where it falls to the limits is simulated next, and where that tells little,
-        the one in the middle."""
+        Between two counts that were simulated, one that does not suffice and one that does, noise falls roughly as the
+        gains of the steps predict. The count at which it reaches the limits is simulated next, or the middle one if
+        that excludes little.
+        """
         low, high, near = 0, len(every), max(1, len(every) // (2 * _FEW))
         above, below = self.noise({}), self.noise(widths(every))
         if all(map(operator.le, above, limits)):
@@ -140,8 +149,7 @@ class Search:
         return list(every[:high])
 
     def _needed(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These without parts without which they suffice. Where few runs are made, parts that cost nothing that anybody
-        notices stay."""
+        """These steps without slices that are not needed. If few runs are made, slices of negligible cost remain."""
         parts = _FEW if self.few_runs else _PARTS
         for _ in range(_ROUNDS if len(steps) > parts and not self.few_runs else 1):
             dearest = sorted(steps, key=lambda step: -step.cost)
@@ -160,12 +168,13 @@ class Search:
 
 
 def _share_left(limit: float, above: float, below: float) -> float:
-    """How much of the noise between `below` and `above` may be left, from 0 to 1, for somewhat less than the limit."""
+    """The share (0 to 1) of the noise between `below` and `above` that may remain, for a little less than the limit."""
     return _SURE * min(1.0, max(0.0, limit - below) / (above - below)) if above > max(limit, below) else 1.0
 
 
 def _count(every: Sequence[Step], low: int, high: int, share: float) -> int:
-    """How many steps, between these counts, leave this share of what the steps between them gain."""
+    """The number of steps, between these counts, that leave this share of the noise which all steps between them
+    remove."""
     gains = [step.gain if math.isfinite(step.gain) else 0.0 for step in every[low:high]]
     gained = itertools.accumulate(gains)
     wanted = (1 - share) * sum(gains)
@@ -173,5 +182,5 @@ def _count(every: Sequence[Step], low: int, high: int, share: float) -> int:
 
 
 def _read_by_others(every: Sequence[Step]) -> list[Step]:
-    """The readings of these that are not by weighted sums."""
+    """The steps whose values are read by other nodes than weighted sums."""
     return [step for step in every if step.reading[1] != "sums"]

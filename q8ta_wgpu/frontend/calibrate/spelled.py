@@ -1,5 +1,5 @@
-"""Operators that a program writes as several calls, each as a call of torch's own: so that all that looks for a norm or
-an activation sees one."""
+"""Replaces operators that a program writes as several calls by torch's own operators, so that later steps find one norm
+or activation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _aten = torch.ops.aten
 
 
 def name_operators(model: GraphModule, stays: Callable[[Node], bool]) -> None:
-    """Puts one call in place of those that an operator is written as, but where `stays` holds of one of them."""
+    """Replaces the calls of each such operator by one, unless `stays` is true for one of them."""
     imported = import_float(model)
     graph, values = imported.graph, dict(imported.values)
     graph.in_float.update(name for name, node in values.items() if stays(node))
@@ -29,8 +29,8 @@ def name_operators(model: GraphModule, stays: Callable[[Node], bool]) -> None:
             continue
         for node in each.made:
             parameters = [
-                new_constant(model, last, f"{last.name}_{place}_of_{node.op}", torch.from_numpy(graph.constants[name]))
-                for place, name in enumerate(node.inputs[1:])
+                new_constant(model, last, f"{last.name}_{index}_of_{node.op}", torch.from_numpy(graph.constants[name]))
+                for index, name in enumerate(node.inputs[1:])
             ]
             target, args, kwargs = _CALLS[node.op](values[node.inputs[0]], parameters, node.attrs)
             values[node.output] = call(last, target, *args, **kwargs)
@@ -39,7 +39,7 @@ def name_operators(model: GraphModule, stays: Callable[[Node], bool]) -> None:
 
 
 def _erase(model: GraphModule, node: Node) -> None:
-    """Takes out a node that nothing reads, with what only it read."""
+    """Removes a node that nothing reads, with the nodes that only it read."""
     read = node.all_input_nodes
     model.graph.erase_node(node)
     for source in read:
@@ -77,4 +77,4 @@ _CALLS: Mapping[str, _Call] = {
     "softplus": _function(_aten.softplus.default),
     "mish": _function(_aten.mish.default),
 }
-"""How torch calls the operators that it has: of its operand, parameters and attributes."""
+"""torch's calls of the operators that it has, as functions of operand, parameters and attributes."""

@@ -1,4 +1,4 @@
-"""How many threads torch takes to calibrate a small network."""
+"""The number of threads with which torch calibrates a small network."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.fx import GraphModule
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds
 
 _SMALL = 1 << 26
-"""Multiply-adds of a call up to which a network is small: some milliseconds of a core. Sharing each operator among
-threads would save part of that where cores are idle, and costs milliseconds an operator where they are busy."""
+"""A network with at most this many multiply-adds in a call is small: some milliseconds of a core. Splitting each
+operator among threads would save some of that on idle cores, but costs milliseconds for each operator on busy ones."""
 
 _lock = threading.Lock()
 _users = 0
@@ -22,8 +22,8 @@ _before = 0
 
 @contextmanager
 def few_threads(graph: GraphModule) -> Iterator[None]:
-    """Makes torch use one thread for what this thread computes, if the network is small. torch keeps that number for
-    each thread."""
+    """Makes torch use one thread for computations of this thread, if the network is small. torch has a separate number
+    for each thread."""
     global _users, _before
     if _work(graph) > _SMALL:
         yield

@@ -1,4 +1,4 @@
-"""Modules that watch the values of a prepared module while it is calibrated, and give nothing."""
+"""Modules that record values of a prepared module during calibration, and return nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PREFIX = "_watch_of_"
 
 
 def watch(model: GraphModule, node: Node, watcher: torch.nn.Module, values: tuple[Any, ...], before: Node) -> None:
-    """Calls a module on the values of a node's calls, in front of another node."""
+    """Inserts a call of a module with the values of a node's call, before another node."""
     call_module(model, before, _PREFIX + node.name, watcher, *values)
 
 
 def unwatch(model: GraphModule, node: Node) -> Any:
-    """Takes the module that watched a node out of a calibrated model, with what was made for it alone; returns it."""
+    """Removes the module that watched a node from a calibrated model, with nodes that only it read, and returns it."""
     name = _PREFIX + node.name
     (call,) = model.graph.find_nodes(op="call_module", target=name)
     watcher, values = model.get_submodule(name), call.all_input_nodes

@@ -1,8 +1,8 @@
-"""What follows a cat, done before it.
+"""Moves operators from behind a cat to its inputs.
 
-A cat stores what it joins at one scale, the coarsest of its inputs', and a batch norm behind it rounds that again.
-Before the cat the norm of each input joins the convolution that makes it and is rounded once; an input that is no
-convolution's keeps its own scale up to its norm.
+The result of a cat has one scale, the coarsest of its inputs', and a batch norm behind it rounds again. A norm of each
+input is instead fused into the convolution before it, and rounds once. An input that is not a convolution's keeps its
+own scale up to its norm.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _CAT = torch.ops.aten.cat.default
 
 
 def norms_before_cats(model: GraphModule, stays: Callable[[Node], bool]) -> None:
-    """Moves batch norms, with the activations and clamps behind each, in front of the cats that they alone read.
+    """Moves batch norms, with the activations and clamps behind each, before the cats that only they read.
 
-    Only where a convolution or linear takes one in, and no more norms are left than there were. What `stays` holds of
-    is left where it is.
+    It does so only where a convolution or linear can absorb one, and if no more norms remain than before. Nodes for
+    which `stays` is true are not moved.
     """
     for cat in model.graph.find_nodes(op="call_function", target=_CAT):
         chain = _chain(cat)
@@ -44,8 +44,8 @@ def norms_before_cats(model: GraphModule, stays: Callable[[Node], bool]) -> None
 
 
 def factors_before_cats(model: GraphModule) -> None:
-    """Multiplies the inputs of a cat by a constant, instead of the cat that is multiplied and then added to something:
-    so that the sum reads the cat, whose inputs need no scale in common until then."""
+    """Multiplies the inputs of a cat by a constant instead of the cat, if the product is then added to something. The
+    sum then reads the cat, whose inputs have their own scales until then."""
     for cat in model.graph.find_nodes(op="call_function", target=_CAT):
         user = next(iter(cat.users), None)
         if user is None or len(cat.users) > 1 or user.target is not torch.ops.aten.mul.Tensor:
@@ -65,7 +65,8 @@ def factors_before_cats(model: GraphModule) -> None:
 
 
 def _chain(cat: Node) -> list[Node]:
-    """The batch norm that alone reads a cat, and what follows it element by element, each the only reader."""
+    """The batch norm that is the only reader of a cat, and the elementwise operators behind it, each the only reader of
+    the one before."""
     chain: list[Node] = []
     while len((chain or [cat])[-1].users) == 1:
         end = (chain or [cat])[-1]
@@ -85,7 +86,7 @@ def _joins_channels(cat: Node) -> bool:
 
 
 def _pays(cat: Node) -> bool:
-    """Whether weighted sums take in the batch norms of all inputs but one."""
+    """Whether weighted sums can absorb the batch norms of all inputs but one."""
     sums = [is_weighted(x) and set(x.users) == {cat} and has_channels(x) for x in cat.all_input_nodes]
     return any(sums) and sums.count(False) <= 1 and len(sums) == len(cat.args[0])  # type: ignore[arg-type]
 
@@ -105,7 +106,7 @@ def _move(model: GraphModule, cat: Node, chain: list[Node]) -> None:
 
 
 def _copied(model: GraphModule, cat: Node, node: Node, x: Node, channels: slice) -> Node:
-    """A call on one input of the cat, with its channels of what it is called with."""
+    """A copy of a call for one input of the cat, with the slice of its constants for that input's channels."""
     arguments: dict[str, Any] = named_arguments(node)
     for name, value in arguments.items():
         if not isinstance(value, Node):

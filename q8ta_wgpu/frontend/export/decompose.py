@@ -1,4 +1,4 @@
-"""Operators that the table lacks, in terms of those it has: torch's own decompositions."""
+"""Decomposes operators that the table lacks into those it has, mostly by torch's own decompositions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from q8ta_wgpu.kernels import ATEN
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
-    """The program without in-place operators, without composites, but for those the table knows (linear, ...), and
-    without complex tensors."""
+    """The program without in-place operators, complex tensors and composite operators, except for composites that the
+    table has (linear, ...)."""
     with torch_lock(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
         result = traced(lambda: program.run_decompositions(table()))
@@ -31,7 +31,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
-    """How operators decompose, but for those of the operator table."""
+    """The decompositions of operators that the operator table lacks."""
     return {op: rule for op, rule in dict(default_decompositions()).items() if str(op) not in ATEN} | _OURS
 
 
@@ -39,15 +39,15 @@ def _slice_scatter(
     x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
     first, last, _ = slice(start, end).indices(x.shape[dim])
-    if step != 1:  # what stays and what is written lie side by side, and each place takes one of them
-        places = torch.arange(x.shape[dim])
+    if step != 1:  # each index takes its element of x or of src, which are concatenated
+        indices = torch.arange(x.shape[dim])
         written = torch.arange(first, last, step)
         return torch.cat([x, src], dim).index_select(
-            dim, places.index_put([written], places.numel() + torch.arange(written.numel()))
+            dim, indices.index_put([written], indices.numel() + torch.arange(written.numel()))
         )
     last = max(first, last)
-    parts = [(x, 0, first), (src, 0, src.shape[dim]), (x, last, x.shape[dim])]
-    return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in parts if stop > start], dim)
+    slices = [(x, 0, first), (src, 0, src.shape[dim]), (x, last, x.shape[dim])]
+    return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in slices if stop > start], dim)
 
 
 def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
@@ -56,13 +56,14 @@ def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
 
 
 def _identity(size: int, dtype: torch.dtype) -> Tensor:
-    """torch.eye, which from 256 on decomposes to a range of uint16, which torch cannot compute."""
-    places = torch.arange(size)
-    return (places.unsqueeze(1) == places).to(dtype)
+    """torch.eye. torch's own decomposition of sizes from 256 on needs a range of uint16, which torch cannot compute."""
+    indices = torch.arange(size)
+    return (indices.unsqueeze(1) == indices).to(dtype)
 
 
 def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Windows are added up by a transposed convolution whose weights put each element of a window in its place."""
+    """Sums overlapping windows by a transposed convolution. Its weights are 1 for the position of each element in its
+    window."""
     if x.dim() == 2:
         return _col2im(x[None], output_size, kernel_size, dilation, padding, stride)[0]
     taps = math.prod(kernel_size)
@@ -81,7 +82,7 @@ def _col2im(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any, paddin
 
 
 def _unfold_backward(x: Tensor, input_sizes: Any, dim: int, size: int, step: int) -> Tensor:
-    """Windows of one dimension, which lie in the last, are added up in the same way: the overlap-add of istft."""
+    """Sums overlapping windows of one dimension in the same way: the overlap-add of istft."""
     windows = x.movedim(dim, -1)
     whole = windows.reshape(-1, *windows.shape[-2:])
     summed = torch.nn.functional.conv_transpose1d(whole, _identity(size, x.dtype).unsqueeze(1), stride=step)
@@ -98,7 +99,7 @@ def _full_like(x: Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, 
 
 
 def _empty(size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    """Memory that is written before it is read: what happens to be there would be calibrated as the rest is."""
+    """Zeros for memory that is written before it is read. Undefined values would be observed by calibration."""
     return torch.full(size, 0, dtype=dtype or torch.get_default_dtype())
 
 
@@ -115,8 +116,7 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
 
 
 def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """as_strided of a tensor without gaps in memory: its elements are one row, and the result is an index of that
-    row."""
+    """as_strided of a tensor without gaps in memory: its elements as one row, indexed by the result's strides."""
     start: Any = 0 if storage_offset is None else storage_offset - x.storage_offset()
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     ordered = x.permute(order)
@@ -125,10 +125,10 @@ def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = 
     if _is_row(size, stride):
         whole = start == 0 and math.prod(size) == x.numel()
         return ordered.reshape(size) if whole else ordered.reshape(-1).narrow(0, start, math.prod(size)).view(size)
-    places = torch.arange(start, start + 1)
+    indices = torch.arange(start, start + 1)
     for n, step in zip(size, stride, strict=True):
-        places = (places.unsqueeze(-1) + torch.arange(n) * step).flatten()
-    return ordered.reshape(-1).index_select(0, places).view(size)
+        indices = (indices.unsqueeze(-1) + torch.arange(n) * step).flatten()
+    return ordered.reshape(-1).index_select(0, indices).view(size)
 
 
 def _is_row(size: Sequence[int], stride: Sequence[int]) -> bool:
@@ -136,18 +136,18 @@ def _is_row(size: Sequence[int], stride: Sequence[int]) -> bool:
     return all(n == 1 or step == math.prod(size[i + 1 :]) for i, (n, step) in enumerate(zip(size, stride, strict=True)))
 
 
-def _one_hot(places: Tensor, num_classes: int = -1) -> Any:
+def _one_hot(indices: Tensor, num_classes: int = -1) -> Any:
     if num_classes < 1:
         return NotImplemented
-    return (places.unsqueeze(-1) == torch.arange(num_classes)).long()
+    return (indices.unsqueeze(-1) == torch.arange(num_classes)).long()
 
 
 MOST_WRITTEN = 16
-"""Elements along a dimension that a scatter may write, each of which is a choice of its own."""
+"""The most elements along a dimension that a scatter may write. Each becomes a where."""
 
 
 def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
-    """Of several values written to one index the last one stays."""
+    """If several values are written to one index, the last one remains."""
     count, others = index.shape[dim], [d for d in range(x.dim()) if d != dim % x.dim()]
     if count > MOST_WRITTEN or any(index.shape[d] != x.shape[d] for d in others):
         return NotImplemented
@@ -160,8 +160,8 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
 
 
 def _added(index: Tensor, src: Tensor, size: int) -> Any:
-    """Sums of those elements along the last dimension of `src` whose indices are equal: a product with a matrix of ones
-    and zeros."""
+    """Sums elements along the last dimension of `src` whose indices are equal, by a product with a matrix of ones and
+    zeros."""
     if index.numel() * size > MOST_COMPARED:
         return NotImplemented
     here = (index.unsqueeze(-1) == torch.arange(size)).to(src.dtype)
@@ -193,7 +193,7 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 
 
 MOST_COMPARED = 1 << 24
-"""Pairs of places that sums by place may compare."""
+"""The most pairs of indices that an index_add may compare."""
 
 _OURS = {
     **ARITHMETIC,
@@ -216,4 +216,4 @@ _OURS = {
     torch.ops.aten.unfold_backward.default: _unfold_backward,
     torch.ops.aten.copy.default: _copy,
 }
-"""What torch has no decomposition for."""
+"""Decompositions of operators for which torch has none."""

@@ -1,4 +1,5 @@
-"""What `dynamic_shapes`, as torch.export takes it, says of the sizes of inputs, and at which of them to trace."""
+"""The sizes of inputs that `dynamic_shapes` allows (in the form that torch.export takes), and at which of them to
+trace."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from q8ta_wgpu.frontend.notes import SIZES, noted
 from q8ta_wgpu.ir.size import MOST, Dynamic, Point, Size, Terms, solved, traced_points
 
 UNBOUNDED = 1 << 24
-"""The largest size where nothing bounds one."""
+"""The largest size of a dimension without a bound."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Dimensions:
 
     Attributes:
         sizes: number of the input, number of the dimension, terms of its size.
-        ranges: the least and the largest value of each symbol.
-        points: where the module was traced; the first is that of the example.
-        tables: shapes of parameters of which a part is read, by their names in the program, as plain terms of each
-            dimension.
+        ranges: the lowest and the highest value of each symbol.
+        points: the symbols' values at which the module was traced; the first is that of the example.
+        tables: shapes of parameters of which only a slice is read, by their names in the program, as plain terms of
+            each dimension.
     """
 
     sizes: tuple[tuple[int, int, Terms], ...]
@@ -46,7 +47,7 @@ class Dimensions:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What `of` takes."""
+        """The dimensions as JSON values, which `of` reads."""
         here = self.points[0]
         sizes = [[index, dim, Size(terms, here).plain] for index, dim, terms in self.sizes]
         ranges = {symbol: list(ends) for symbol, ends in self.ranges.items()}
@@ -54,7 +55,7 @@ class Dimensions:
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Dimensions:
-        """The dimensions that were made plain."""
+        """The dimensions from the JSON values of `plain`."""
         points = tuple(plain["points"])
         sizes = tuple((index, dim, Size.of(terms, points[0]).terms) for index, dim, terms in plain["sizes"])
         ranges = {symbol: (low, high) for symbol, (low, high) in plain["ranges"].items()}
@@ -62,25 +63,26 @@ class Dimensions:
 
     @property
     def ends(self) -> list[Point]:
-        """The least sizes, and sizes larger than the example's where there are any."""
+        """Points with the smallest sizes, and with sizes larger than the example's if there are any."""
         here = self.points[0]
         least = {s: low for s, (low, _) in self.ranges.items()}
         larger = {s: max(here[s], min(high, 2 * here[s] + 1)) for s, (_, high) in self.ranges.items()}
         return [point for point in (least, larger) if point not in self.points]
 
     def of_program(self, program: ExportedProgram) -> Dimensions:
-        """With the tables of a program. torch does not save what is noted with parameters."""
+        """The dimensions with the tables of a program. They are computed again since torch does not save notes of
+        parameters."""
         specs = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs}
         said = {specs[n.name]: noted(n, SIZES, {}) for n in program.graph.find_nodes(op="placeholder")}
         return replace(self, tables={name: each["shape"] for name, each in said.items() if "shape" in each})
 
-    def part(self, name: str, tensor: Tensor, point: Point) -> Tensor:
+    def table_slice(self, name: str, tensor: Tensor, point: Point) -> Tensor:
         """The leading slice of a table that is read at a point."""
         terms = self.tables.get(name)
         return tensor if terms is None else leading_slice(tensor, [int(Size.of(size, point)) for size in terms])
 
     def point(self, shapes: Sequence[Sequence[int]]) -> Point | str:
-        """The symbols' values for inputs of these shapes; what is wrong with the shapes where they have none."""
+        """The symbols' values for inputs of these shapes, or what is wrong with the shapes."""
         here = self.points[0]
         sizes = Dynamic(dict(self.ranges), {(str(index), dim): Size(terms, here) for index, dim, terms in self.sizes})
         return sizes.point({str(index): shape for index, shape in enumerate(shapes)})
@@ -92,7 +94,8 @@ class Dimensions:
 
 
 def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shapes: Any) -> Dimensions:
-    """What `dynamic_shapes`, as torch.export takes it, says of inputs that are like the example. Raises InputError."""
+    """The dimensions that `dynamic_shapes`, in the form that torch.export takes, gives to inputs of the example's rank.
+    Raises InputError if it is invalid."""
     sizes: list[tuple[int, int, Terms]] = []
     ranges: dict[str, tuple[int, int]] = {}
     here: dict[str, int] = {}
@@ -118,7 +121,7 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
 
 
 def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[Any]:
-    """What is said of each input."""
+    """The entry of `dynamic_shapes` for each input."""
     if isinstance(dynamic_shapes, Mapping):
         names = [
             name
@@ -142,7 +145,7 @@ def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[A
 
 
 def _specs(entry: Any, rank: int, index: int) -> Iterator[tuple[int, Any]]:
-    """The dimensions of an input, each with what is said of it."""
+    """The dimensions of an input that have an entry, each with it."""
     if entry is None:
         return
     if isinstance(entry, (tuple, list)) and len(entry) == rank:
@@ -156,7 +159,7 @@ def _specs(entry: Any, rank: int, index: int) -> Iterator[tuple[int, Any]]:
 
 
 def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int, int] | None:
-    """The symbol in a dimension, the terms of its size, and the least and largest value of the symbol; None of a
+    """The symbol of a dimension, the terms of its size, and the lowest and highest value of the symbol; None for a
     dimension of one size."""
     if spec is None or (isinstance(spec, int) and not isinstance(spec, bool)):
         if spec not in (None, size):
@@ -180,7 +183,8 @@ def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int
 
 
 def leading_slice(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The first elements of each dimension; of one along which all are alike, as many as are asked for."""
+    """The first elements along each dimension. A dimension whose elements are all equal is repeated to the requested
+    size."""
     for dim, size in enumerate(shape) if tensor.dim() == len(shape) else ():
         if size > tensor.shape[dim] and is_alike(tensor, dim):
             tensor = tensor.narrow(dim, 0, 1).expand([size if d == dim else n for d, n in enumerate(tensor.shape)])

@@ -1,6 +1,7 @@
 """Edits of torch's graphs: new calls, new constants, and traced operators in place of a call.
 
-What is made takes over where a call is in the user's model, and knows its value (`meta["val"]`), as quantizers need it.
+A new node takes over the position of a call in the user's model. Its value (`meta["val"]`) is computed, since
+quantizers need it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, name
 
 
 def call(before: Node, target: Any, *args: Any, like: Node | None = None, value: Any = None, **kwargs: Any) -> Node:
-    """A call in front of a node, at the place of `like` in the user's model, by default that node's. Its value is
-    computed, unless it is given."""
+    """A new call before a node, with the position of `like` in the user's model (by default the node's). Its value is
+    computed unless `value` is passed."""
     with before.graph.inserting_before(before):
         made = before.graph.call_function(target, args, kwargs)
     made.meta = {**(like or before).meta, "val": value_of(made) if value is None else value}
@@ -28,7 +29,7 @@ def call(before: Node, target: Any, *args: Any, like: Node | None = None, value:
 
 
 def call_module(model: GraphModule, before: Node, name: str, module: torch.nn.Module, *args: Any) -> Node:
-    """A call of a module of the model's own, new or known by this name, in front of a node."""
+    """A new call before a node of a module, which is added to the model by this name if it is not there yet."""
     if not hasattr(model, name):
         model.add_submodule(name, module)
     with before.graph.inserting_before(before):
@@ -36,14 +37,14 @@ def call_module(model: GraphModule, before: Node, name: str, module: torch.nn.Mo
 
 
 def value_of(node: Node, target: Any = None) -> Any:
-    """The value of a call, or of another operator's with its arguments, by those of what it reads."""
+    """The value of a call, or of another operator with the call's arguments, from the values of its operands."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
     target = target or node.target
     return target(*args, **kwargs)
 
 
 def new_constant(model: GraphModule, before: Node, name: str, value: Tensor, like: Node | None = None) -> Node:
-    """A buffer of the model's own, or a parameter, in front of a node, at the place of `like` in the user's model."""
+    """A new buffer or parameter of the model, read before a node, with the position of `like` in the user's model."""
     if isinstance(value, torch.nn.Parameter):
         model.register_parameter(name, value)
     else:
@@ -58,14 +59,14 @@ def new_constant(model: GraphModule, before: Node, name: str, value: Tensor, lik
 
 
 def operators_of(function: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> Graph:
-    """The operators that torch makes of a function of tensors for these values; `table` says how they decompose."""
+    """The operators that torch traces for a function of tensors with these values. `table` has the decompositions."""
     graph: Graph = make_fx(function, decomposition_table=dict(table))(*values).graph
     return graph
 
 
 def splice(before: Node, operators: Graph, sources: Sequence[Node]) -> list[Node]:
-    """Traced operators in front of a node and at its place in the user's model, reading `sources`; what gives their
-    results."""
+    """Inserts traced operators before a node, with its position in the user's model and with `sources` as inputs.
+    Returns the nodes of their results."""
     nodes: dict[Node, Node] = dict(zip(operators.find_nodes(op="placeholder"), sources, strict=True))
     with before.graph.inserting_before(before):
         for made in operators.nodes:
@@ -76,20 +77,20 @@ def splice(before: Node, operators: Graph, sources: Sequence[Node]) -> list[Node
 
 
 def replace(program: ExportedProgram, node: Node, same: Node) -> None:
-    """Puts another node in place of one whose value it has, also where the program returns that."""
+    """Replaces a node by another one of the same value, also as a result of the program."""
     node.replace_all_uses_with(same, delete_user_cb=lambda user: user is not same)
     program.graph_signature.replace_all_uses(node.name, same.name)
 
 
 def tensors_of(model: GraphModule, node: Node) -> dict[str, Tensor]:
-    """The constants that a node is called with, by name, in float64."""
-    given = named_arguments(node)
-    constants = {name: n for name, n in given.items() if isinstance(n, Node) and is_constant(n)}
+    """The constant arguments of a node by name, in float64."""
+    arguments = named_arguments(node)
+    constants = {name: n for name, n in arguments.items() if isinstance(n, Node) and is_constant(n)}
     return {name: constant(model, n).detach().double() for name, n in constants.items()}
 
 
-def give(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
-    """Lets a node be called with other constants, parameters in float32."""
+def set_constants(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
+    """Replaces constant arguments of a node; parameters become float32."""
     before = node.all_input_nodes
     names, arguments = argument_names(node), named_arguments(node)
     arguments |= {name: folded(model, node, name, value) for name, value in tensors.items()}
@@ -102,7 +103,8 @@ def give(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
 
 
 def folded(model: GraphModule, node: Node, name: str, value: Tensor, before: Node | None = None) -> Node:
-    """A parameter in float32 that a node is to read as `name`, in front of it or of what it reads that by."""
+    """A new float32 parameter for a node to read as `name`. It is inserted before the node, or before the node through
+    which it is read."""
     parameter = torch.nn.Parameter(value.float().contiguous(), requires_grad=False)
     made = new_constant(model, before or node, f"{node.name}_folded_{name}", parameter, like=node)
     made.meta = {"val": made.meta["val"]}  # nothing that was noted of the call

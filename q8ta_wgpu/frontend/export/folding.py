@@ -1,4 +1,4 @@
-"""What depends on no input: torch computes it once, before anything else looks at a program."""
+"""Constant folding: torch computes what depends on no input once, before any other step."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def parameters(program: ExportedProgram) -> dict[Node, torch.Tensor]:
 
 
 def computed(graph: torch.fx.Graph, known: Mapping[Node, Any], quantizing: bool = False) -> dict[Node, Any]:
-    """`known` and the value of every node that follows from it, or from nothing at all.
+    """`known` and the value of every node that depends only on known ones, or on nothing.
 
-    Calls of quantized_decomposed stay: an int8 weight is not made real again, and a float one is quantized only if
-    `quantizing`. So do random numbers. Raises UnsupportedError where a call fails: torch traces shapes alone, and rows
-    of a table beyond its end, as those of positions at another length, fail only now.
+    Calls of quantized_decomposed are not folded: an int8 weight is not dequantized, and a float one is quantized only
+    if `quantizing`. Random numbers are not folded either. Raises UnsupportedError if a call fails. torch traces shapes
+    only, so an index beyond the end of a table (positions of another length, for example) fails only now.
     """
     values: dict[Node, Any] = dict(known)
     with torch.no_grad():
@@ -64,14 +64,14 @@ def is_pure(node: Node) -> bool:
 
 
 def _is_random(node: Node, target: torch._ops.OpOverload) -> bool:
-    """Whether torch draws numbers for a call. Of attention and dropout it says so even where they drop nothing."""
-    given = {argument.name: argument.default_value for argument in target._schema.arguments} | named_arguments(node)
-    drops_nothing = given.get("dropout_p") == 0.0 or given.get("train") is False
+    """Whether torch draws numbers for a call. torch marks attention and dropout as random even if they drop nothing."""
+    arguments = {argument.name: argument.default_value for argument in target._schema.arguments} | named_arguments(node)
+    drops_nothing = arguments.get("dropout_p") == 0.0 or arguments.get("train") is False
     return torch.Tag.nondeterministic_seeded in target.tags and not drops_nothing
 
 
 def fold(module: GraphModule, quantizing: bool = False) -> None:
-    """Makes an attribute of every value that follows from attributes alone, and drops what nothing reads any more."""
+    """Makes an attribute of every value that follows from attributes alone, and removes nodes that nothing reads."""
     known = {
         node: value
         for node in module.graph.nodes
@@ -98,8 +98,8 @@ _ARITHMETIC = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div
 
 
 def float_constants(module: GraphModule) -> None:
-    """Constants of integers and bools that floats are computed with as float32, so that they are quantized as others
-    are."""
+    """Converts constants of integers and bools to float32 where floats are computed with them, so that they are
+    quantized as others."""
     for node in list(module.graph.nodes):
         if node.op != "get_attr" or is_float(node):
             continue
@@ -113,9 +113,9 @@ def float_constants(module: GraphModule) -> None:
 
 
 def fold_batches(module: GraphModule) -> None:
-    """Computes once what follows from attributes and the size of a dynamic batch alone (a class token, positions,
-    zeros): one image of it, which is repeated for the batch. It is computed for two sizes, which must agree. A mask is
-    not repeated, since attention does that, nor is one number for all elements where its readers do."""
+    """Computes values that depend only on attributes and the size of a dynamic batch (a class token, positions, zeros)
+    once, for one image, and repeats them for the batch. They are computed for two sizes, which must agree. A mask is
+    not repeated, since attention does that. Neither is one number for all elements if its readers broadcast it."""
     nodes = module.graph.nodes
     sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
     known = {n: constant(module, n) for n in nodes if n.op == "get_attr"}
@@ -139,7 +139,7 @@ def fold_batches(module: GraphModule) -> None:
 
 
 def _broadcasts(reader: Node, node: Node) -> bool:
-    """Whether a call gives the same where it reads one element of a value, since another operand has all dimensions."""
+    """Whether a call gives the same result with one element of a value, since another operand has all dimensions."""
     target, shape = reader.target, str(getattr(reader.meta.get("val"), "shape", None))
     others = [n.meta["val"] for n in reader.all_input_nodes if n is not node]
     pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
@@ -153,7 +153,7 @@ def _is_batch(node: Node) -> bool:
 
 
 def _repeats(small: torch.Tensor, large: torch.Tensor) -> int | None:
-    """The dimension along which values for batches of 2 and 3 are one value, repeated; None if there is none."""
+    """The dimension along which values for batches of 2 and 3 repeat one value; None if there is none."""
     axes = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=False)) if sizes == (2, 3)]
     for axis in axes[:1]:
         one = small.narrow(axis, 0, 1)

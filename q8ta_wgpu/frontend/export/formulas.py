@@ -1,8 +1,8 @@
 """Inputs of more than one size: which numbers of a program follow from which sizes, and the program at other sizes.
 
-torch.export says so in symbols, but traces fewer modules with them than without, and refuses what it cannot prove. So a
-module is traced at several sizes. Where the programs differ in integers alone, or in how much of a table they read,
-these are formulas in the sizes, which all traces must agree on. What differs otherwise is refused by name.
+torch.export has symbols for this, but traces fewer modules with them than without, and refuses what it cannot prove. So
+a module is traced at several sizes. Where the programs differ only in integers, or in the slice of a table that they
+read, these are formulas in the sizes, which all traces must agree on. Other differences are refused by name.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from q8ta_wgpu.ir.size import Point, Size, fitted
 
 
 def annotate(module: GraphModule, found: Dimensions, others: Sequence[GraphModule]) -> Dimensions:
-    """Notes with the nodes of a program, traced at the first point, what they are at the others. Returns the
-    dimensions, whose symbols go up to the example's where tables end there.
+    """Annotates the nodes of a program, traced at the first point, with formulas for the other sizes. Returns the
+    dimensions. Tables may limit their symbols to the example's sizes.
 
-    Raises UnsupportedError where it has other operators, or numbers that are no such formula.
+    Raises UnsupportedError if the programs have different operators, or numbers without a formula.
     """
     modules = (module, *others)
     columns: list[list[Node]] = [list(m.graph.nodes) for m in modules]
@@ -38,13 +38,13 @@ def annotate(module: GraphModule, found: Dimensions, others: Sequence[GraphModul
         if len(nodes) != len(columns[0]):
             node = next((a for a, b in zip(columns[0], nodes, strict=False) if a.target != b.target), columns[0][-1])
             raise _refused(node, f"there are other operators with {_said(point)}")
-    places = [{node: i for i, node in enumerate(nodes)} for nodes in columns]
+    indices = [{node: i for i, node in enumerate(nodes)} for nodes in columns]
     ranges = dict(found.ranges)
     for row in zip(*columns, strict=True):
         if row[0].op == "get_attr":
             _annotate_constant(row, [constant(m, n) for m, n in zip(modules, row, strict=True)], found, ranges)
         elif row[0].op in ("call_function", "output"):
-            _annotate_call(row, places, found.points)
+            _annotate_call(row, indices, found.points)
     inputs = module.graph.find_nodes(op="placeholder")
     for index, dim, terms in found.sizes:
         said = noted(inputs[index], SIZES, {}).get("input", [])
@@ -52,16 +52,16 @@ def annotate(module: GraphModule, found: Dimensions, others: Sequence[GraphModul
     return replace(found, ranges=ranges)
 
 
-def _annotate_call(row: Sequence[Node], places: Sequence[Mapping[Node, int]], points: Sequence[Point]) -> None:
-    """Notes the integers of a call that follow from sizes."""
+def _annotate_call(row: Sequence[Node], node_indices: Sequence[Mapping[Node, int]], points: Sequence[Point]) -> None:
+    """Annotates a call with the integers among its arguments that follow from sizes."""
     flat = [pytree.tree_flatten((node.args, node.kwargs)) for node in row]
     for node, point, (leaves, spec) in zip(row, points, flat, strict=True):
         if node.target != row[0].target or len(leaves) != len(flat[0][0]) or spec != flat[0][1]:
             raise _refused(row[0], f"it is another call with {_said(point)}")
     sizes: list[list[Any]] = []
-    for place, values in enumerate(zip(*(leaves for leaves, _ in flat), strict=True)):
+    for index, values in enumerate(zip(*(leaves for leaves, _ in flat), strict=True)):
         if isinstance(values[0], Node):
-            indices = {known[v] if isinstance(v, Node) else None for v, known in zip(values, places, strict=True)}
+            indices = {known[v] if isinstance(v, Node) else None for v, known in zip(values, node_indices, strict=True)}
             if len(indices) > 1:
                 raise _refused(row[0], "it reads other values at other sizes")
         elif all(isinstance(v, int) and not isinstance(v, bool) for v in values):
@@ -70,7 +70,7 @@ def _annotate_call(row: Sequence[Node], places: Sequence[Mapping[Node, int]], po
                 listed = ", ".join(f"{v} with {_said(p)}" for v, p in zip(values, points, strict=True))
                 raise _refused(row[0], f"its argument is {listed}, which is no sum of multiples", _STEPS)
             if isinstance(size, Size):
-                sizes.append([place, size.plain])
+                sizes.append([index, size.plain])
         elif any(v != values[0] for v in values):
             raise _refused(row[0], f"it computes with the number {values[0]} at one size, {values[1]} at another")
     if sizes:
@@ -80,8 +80,8 @@ def _annotate_call(row: Sequence[Node], places: Sequence[Mapping[Node, int]], po
 def _annotate_constant(
     row: Sequence[Node], tensors: Sequence[Any], found: Dimensions, ranges: dict[str, tuple[int, int]]
 ) -> None:
-    """Notes the shape that a constant has at other sizes, where it is then a part of what it is at the first. Symbols
-    go up to what it has elements for, if nothing else bounds them."""
+    """Annotates a constant with its shape at other sizes, at which it must be a slice of the constant at the first.
+    Symbols that nothing else bounds are limited to the sizes for which it has elements."""
     first, here = tensors[0], found.points[0]
     if not isinstance(first, Tensor) or all(x is first or (x.shape == first.shape and x.equal(first)) for x in tensors):
         return
@@ -103,8 +103,8 @@ def _annotate_constant(
 
 
 def check_points(module: torch.nn.Module, example: Sequence[Tensor], found: Dimensions) -> None:
-    """Raises InputError or UnsupportedError unless a module runs at the sizes at which it is traced: torch's tracing
-    would log what fails."""
+    """Raises InputError or UnsupportedError unless a module runs at the sizes at which it will be traced. (torch's
+    tracing would log the failure.)"""
     for point in found.points[1:]:
         try:
             module(*found.at(example, point))
@@ -113,8 +113,8 @@ def check_points(module: torch.nn.Module, example: Sequence[Tensor], found: Dime
 
 
 def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions) -> None:
-    """Raises UnsupportedError unless an annotated program gives what its module does, at the least sizes and at larger
-    ones than the example's."""
+    """Raises UnsupportedError unless an annotated program gives the same results as its module, at the smallest sizes
+    and at larger ones than the example's."""
     drawn = torch.Generator().manual_seed(0)
     for point in found.ends:
         shapes = found.shapes([x.shape for x in example], point)
@@ -133,8 +133,8 @@ def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[
 
 
 def _does_not_run(error: Exception, point: Point, example: Sequence[Tensor], found: Dimensions) -> Q8taError:
-    """What a module that does not run at a point is refused with. Dimensions that dynamic_shapes leaves out, or names
-    otherwise, and that are as long in the example may be the cause."""
+    """The error for a module that fails at a point. A likely cause is a dimension of the same size in the example that
+    dynamic_shapes omits, or gives another name."""
     said = f"with {_said(point)} the module does not run ({printable(one_line(error))})"
     for index, dim, terms in found.sizes:
         size = example[index].shape[dim]
@@ -161,7 +161,7 @@ def _random(like: Tensor, shape: Sequence[int], drawn: torch.Generator) -> Tenso
 
 
 def _is_near(wanted: Any, found: Any) -> bool:
-    """Whether two results are one but for the order of sums."""
+    """Whether two results are equal except for the order of sums."""
     if not isinstance(wanted, Tensor):
         return True
     scale = float(wanted.abs().max()) if wanted.is_floating_point() and wanted.numel() else 1.0
@@ -186,11 +186,11 @@ def _refused(node: Node, why: str, way: str = "") -> UnsupportedError:
 
 
 def at(program: ExportedProgram, found: Dimensions, point: Point) -> ExportedProgram:
-    """A program whose nodes are annotated, for inputs of other sizes."""
+    """An annotated program for inputs of other sizes."""
     graph, nodes = Graph(), dict[Node, Node]()
     targets = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs}
     tensors = parameters(program).items()
-    known = {node: found.part(targets[node.name], tensor, point) for node, tensor in tensors}
+    known = {node: found.table_slice(targets[node.name], tensor, point) for node, tensor in tensors}
     state = {**program.state_dict, **{targets[node.name]: tensor for node, tensor in known.items()}}
     inputs = [n for n in program.graph.find_nodes(op="placeholder") if n not in known]
     fake = inputs[0].meta["val"].fake_mode

@@ -1,4 +1,4 @@
-"""A quantized module as an exported program, without tracing it anew, which takes as long as exporting it did."""
+"""Makes an exported program of a quantized module without tracing it again, which takes as long as exporting it did."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def lifted(
 
 
 def _placeholder(graph: Graph, name: str, tensor: torch.Tensor) -> Node:
-    """The input that is a parameter or buffer."""
+    """The input for a parameter or buffer."""
     prefix = "p_" if isinstance(tensor, torch.nn.Parameter) else "b_"
     return graph.placeholder(prefix + re.sub(r"\W", "_", name))
 
 
 def _spec(made: Node, name: str, tensor: torch.Tensor) -> InputSpec:
-    """What the signature of a program says of a parameter or buffer."""
+    """The entry of a parameter or buffer in a program's signature."""
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     kind, persistent = (InputKind.PARAMETER, None) if is_parameter else (InputKind.BUFFER, True)
     return InputSpec(kind, TensorArgument(made.name), name, persistent)
 
 
 def _outputs(graph: Graph, output: Node, nodes: Mapping[Node, Any], states: list[str]) -> list[OutputSpec]:
-    """Ends a graph; what its signature says of the results, of which the last ones are states."""
+    """Adds the output to a graph and returns its results' entries in the signature. The last results are states."""
     results: list[Any] = [*torch.fx.map_arg(output.args[0], nodes.__getitem__)]  # type: ignore[misc]
     written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
     for i, value in enumerate(written):  # torch tells what states become apart by its names
@@ -96,13 +96,13 @@ def _outputs(graph: Graph, output: Node, nodes: Mapping[Node, Any], states: list
     graph.output((*written, *results)).meta = dict(output.meta)
     pairs = zip(written, states, strict=True)
     changed = [OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(made.name), name) for made, name in pairs]
-    given = [TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r) for r in results]
-    return [*changed, *(OutputSpec(OutputKind.USER_OUTPUT, argument, None) for argument in given)]
+    user_results = [TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r) for r in results]
+    return [*changed, *(OutputSpec(OutputKind.USER_OUTPUT, argument, None) for argument in user_results)]
 
 
 def _without(source: ExportedProgram, count: int) -> list[ModuleCallEntry]:
-    """The structure of a program's inputs and outputs: of one with states as last inputs, and results that are a pair
-    with the states, without these."""
+    """The structure of a program's inputs and outputs without states: these are the last inputs, and the second of a
+    pair of results."""
     (whole,) = source.module_call_graph[:1]
     if not count or whole.signature is None:
         return [whole]
@@ -121,8 +121,8 @@ def _state(module: GraphModule) -> dict[str, torch.Tensor]:
 
 
 def _copied(graph: Graph, node: Node, nodes: dict[Node, Any], rounded: dict[Any, torch.Tensor]) -> Node:
-    """A call in the new graph, named after its operator, and its value: torchao gives its own calls none. Those round
-    a tensor or make it real again, so that few values are made for many of them."""
+    """A copy of a call in the new graph, named after its operator, and its value, which torchao's own calls lack.
+    Quantizes and dequantizes of equal tensors share a value, since there are many."""
     target: Any = node.target
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), nodes.__getitem__)
     name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else target.__name__

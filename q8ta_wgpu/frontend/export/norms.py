@@ -1,5 +1,5 @@
-"""Batch norms and numbers behind convolutions and linears of a float program: folded where that is right, before PT2E
-looks at it, kept as they are elsewhere."""
+"""Folds batch norms and constant factors and terms into the convolutions and linears before them, where that is exact,
+before PT2E looks at a float program."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.export.editor import give, tensors_of
-from q8ta_wgpu.frontend.moves import along, moved, moves, places_along
+from q8ta_wgpu.frontend.export.editor import set_constants, tensors_of
+from q8ta_wgpu.frontend.moves import along, indices_along, moved, moves
 from q8ta_wgpu.frontend.nodes import (
     constant,
     convolves,
@@ -26,11 +26,12 @@ from q8ta_wgpu.frontend.nodes import (
 
 
 def fold_norms(model: GraphModule) -> None:
-    """Multiplies each batch norm that alone reads a convolution or linear of its channels, wherever elements are moved
-    in between, into weight and bias, and each number, or number for each output, by which alone it is multiplied or
-    divided, or that is added to it: the result is rounded once.
+    """Folds batch norms and numbers into weight and bias, so that the result is rounded once. A batch norm must be the
+    only reader of a convolution or linear, and its channels the outputs; calls that move elements may be between them.
+    A number, or one for each output, must be the only factor, divisor or term.
 
-    Every call gets a weight and bias of its own, so that a module applied twice may have a batch norm behind each.
+    Every call gets a weight and bias of its own, so that a module that is applied twice may have a batch norm behind
+    each.
     """
     for norm in list(model.graph.nodes):
         weighted = _sum_before(norm) if normalizes(norm) and is_known(norm) else None
@@ -41,8 +42,8 @@ def fold_norms(model: GraphModule) -> None:
 
 
 def _sum_before(norm: Node) -> Node | None:
-    """The convolution or linear whose outputs are the channels of a batch norm, which alone reads it; what is in
-    between moves elements. A linear's outputs are its last dimension, a batch norm's channels dimension 1."""
+    """The convolution or linear whose outputs are the channels of a batch norm, its only reader. Calls that move
+    elements may be between them. A linear's outputs are its last dimension, a batch norm's channels dimension 1."""
     weighted, reader, between = norm.args[0], norm, list[Node]()
     while isinstance(weighted, Node) and set(weighted.users) == {reader} and moves(weighted):
         between.append(reader := weighted)
@@ -52,19 +53,19 @@ def _sum_before(norm: Node) -> Node | None:
     if not is_weighted(weighted) or not is_known(weighted):
         return None
     shape, axis = sizes_of(weighted), _channel(weighted)
-    value, places = weighted, places_along(shape, axis)
+    value, axes = weighted, indices_along(shape, axis)
     for call in reversed(between):
-        ((value, places),) = moved(call, value, places)
-    found = along(places, 1)
+        ((value, axes),) = moved(call, value, axes)
+    found = along(axes, 1)
     return weighted if found is not None and torch.equal(found, torch.arange(1.0, shape[axis] + 1)) else None
 
 
 def is_known(node: Node) -> bool:
-    """Whether what a convolution, linear or batch norm needs is there and all of it constant."""
+    """Whether the parameters of a convolution, linear or batch norm are present and constant."""
     arguments = named_arguments(node)
     required = ("running_mean", "running_var") if normalizes(node) else ("weight",)
-    given = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    constant = all(value is None or (isinstance(value, Node) and is_constant(value)) for value in given)
+    parameters = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    constant = all(value is None or (isinstance(value, Node) and is_constant(value)) for value in parameters)
     return constant and not arguments.get("training") and all(arguments.get(name) for name in required)
 
 
@@ -72,7 +73,7 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
     own, affine = tensors_of(model, weighted), tensors_of(model, norm)
     factor = affine.get("weight", 1.0) / torch.sqrt(affine["running_var"] + named_arguments(norm)["eps"])
     bias = affine.get("bias", 0.0) + (own.get("bias", 0.0) - affine["running_mean"]) * factor
-    give(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias})
+    set_constants(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias})
     results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
     for node in (*results, norm):  # of a batch norm with several results only the first has readers
         node.replace_all_uses_with(norm.all_input_nodes[0])
@@ -93,15 +94,16 @@ _COMMUTE = (torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor)
 
 
 def _fold_numbers(model: GraphModule, node: Node) -> None:
-    """Puts the factors and the terms of a call with numbers into the convolution or linear that it alone reads."""
-    weighted, given = (*node.args, None, None)[:2]
-    if node.target in _COMMUTE and not node.kwargs and isinstance(given, Node) and is_weighted(given):
-        weighted, given = given, weighted
+    """Folds the factors and terms of a call with numbers into the convolution or linear before it, whose only reader it
+    is."""
+    weighted, operand = (*node.args, None, None)[:2]
+    if node.target in _COMMUTE and not node.kwargs and isinstance(operand, Node) and is_weighted(operand):
+        weighted, operand = operand, weighted
     if node.target not in _LINES or not isinstance(weighted, Node) or set(weighted.users) != {node}:
         return
     if not is_weighted(weighted) or not is_known(weighted) or node.meta["val"].shape != weighted.meta["val"].shape:
         return
-    numbers = _numbers(model, weighted, given)
+    numbers = _numbers(model, weighted, operand)
     if numbers is None:
         return
     factor, term = map(torch.as_tensor, _LINES[node.target](numbers, node.kwargs.get("alpha", 1.0)))  # type: ignore[arg-type]
@@ -112,18 +114,18 @@ def _fold_numbers(model: GraphModule, node: Node) -> None:
     changed = {"weight": by_output(weighted, own["weight"], factor)}
     if "bias" in own or term.any():
         changed["bias"] = own.get("bias", 0.0) * factor + term
-    give(model, weighted, changed)
+    set_constants(model, weighted, changed)
     node.replace_all_uses_with(weighted)
     model.graph.erase_node(node)
 
 
-def _numbers(model: GraphModule, weighted: Node, given: Any) -> Numbers | None:
-    """A number, or constants of which each output of a convolution or linear has one; None of anything else."""
-    if not isinstance(given, Node):
-        return given if isinstance(given, (int, float)) else None
-    if not is_constant(given):
+def _numbers(model: GraphModule, weighted: Node, operand: Any) -> Numbers | None:
+    """A number, or constants with one for each output of a convolution or linear; None for anything else."""
+    if not isinstance(operand, Node):
+        return operand if isinstance(operand, (int, float)) else None
+    if not is_constant(operand):
         return None
-    found, shape = constant(model, given).detach().double(), weighted.meta["val"].shape
+    found, shape = constant(model, operand).detach().double(), weighted.meta["val"].shape
     if found.numel() == 1:
         return float(found)
     along = [1] * len(shape)

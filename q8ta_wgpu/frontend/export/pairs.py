@@ -1,7 +1,8 @@
-"""Complex numbers as pairs of real ones: Fourier transforms are products with a matrix of cosines and sines.
+"""Complex numbers as pairs of real ones, and Fourier transforms as products with a matrix of cosines and sines.
 
-A transform of n numbers is one product with an n x 2n matrix, or of n pairs with a 2n x 2n one, whose columns are the
-real and the imaginary parts. Its entries are made in float64 of whole turns' remainders, which are integers.
+The transform of n real numbers is a product with an n x 2n matrix, and of n pairs with a 2n x 2n one. Its columns are
+the real and the imaginary parts. The angles of its entries are reduced modulo a full turn in integers, and the entries
+computed in float64.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Pair(NamedTuple):
 
 
 def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]]) -> None:
-    """Replaces what computes with complex tensors, where `RULES` has what they are made of; the rest stays as it is.
+    """Replaces operators on complex tensors by operators on pairs, if RULES has them.
 
     Args:
         program: a decomposed one.
-        table: how operators decompose.
+        table: decompositions for the operators of RULES.
     """
     graph = program.graph
     parts: dict[Node, Pair] = {}
@@ -65,13 +66,13 @@ def pairs_of_complex(program: ExportedProgram, table: Mapping[Any, Callable[...,
 
 
 def _call(node: Node, arguments: Any) -> tuple[Callable[..., Any], list[Node]]:
-    """The rule of a call as a function of tensors, and what gives them."""
+    """The rule of a call as a function of tensors, and the nodes of these."""
     leaves, structure = pytree.tree_flatten(arguments)
 
     def function(*tensors: Tensor) -> Any:
         left = iter(tensors)
-        given = [next(left) if isinstance(leaf, Node) else _split(leaf) for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(given, structure)
+        operands = [next(left) if isinstance(leaf, Node) else _split(leaf) for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(operands, structure)
         result = RULES[node.target](node.target, *args, **kwargs)
         return list(result) if isinstance(result, Pair) else result  # a tracer takes named tuples for calls
 
@@ -84,13 +85,13 @@ def _split(value: Any) -> Any:
 
 
 def _each(target: Any, *args: Any, **kwargs: Any) -> Pair:
-    """What does the same to both parts."""
+    """Applies an operator to both parts."""
 
-    def part(which: int) -> Any:
-        given = pytree.tree_map(lambda x: x[which] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=_is_pair)
-        return target(*given[0], **given[1])
+    def apply(which: int) -> Any:
+        arguments = pytree.tree_map(lambda x: x[which] if isinstance(x, Pair) else x, (args, kwargs), is_leaf=_is_pair)
+        return target(*arguments[0], **arguments[1])
 
-    return Pair(part(0), part(1))
+    return Pair(apply(0), apply(1))
 
 
 def _is_pair(value: Any) -> bool:
@@ -135,13 +136,13 @@ def _quotient(_: Any, x: Any, y: Any) -> Pair:
 
 
 def _whole_turns(inputs: int, outputs: int, size: int) -> Tensor:
-    """The angle at which each output turns each input, in float64."""
+    """The angle by which each output rotates each input, in float64."""
     steps = torch.arange(inputs).unsqueeze(1) * torch.arange(outputs) % size
     return steps.double() * (2 * math.pi / size)
 
 
 def _scaled(matrix: Tensor, size: int, normalization: int) -> Tensor:
-    """By 1, 1 / sqrt(size) or 1 / size, in float32."""
+    """Multiplied by 1, 1 / sqrt(size) or 1 / size, in float32."""
     factor: float = size ** (-normalization / 2)
     return (matrix * factor).float()
 
@@ -172,12 +173,13 @@ def _from_complex(_: Any, x: Pair, dims: Sequence[int], normalization: int, forw
 
 
 def _to_real(_: Any, x: Pair, dims: Sequence[int], normalization: int, size: int) -> Tensor:
-    """Inputs but the first, and of an even size the last, stand for two of which one is the other's conjugate."""
+    """The inverse transform to real numbers. Inputs other than the first, and other than the last if the size is even,
+    count twice, since their complex conjugates are left out."""
     x = _from_complex(_, x, dims[:-1], normalization, False)
     dim, inputs = dims[-1], size // 2 + 1
     turns = _whole_turns(inputs, size, size)
-    places = torch.arange(inputs).unsqueeze(1)
-    count = torch.where((places == 0) | (2 * places == size), 1.0, 2.0).double()
+    indices = torch.arange(inputs).unsqueeze(1)
+    count = torch.where((indices == 0) | (2 * indices == size), 1.0, 2.0).double()
     matrix = _scaled(torch.cat([count * turns.cos(), -count * turns.sin()]), size, normalization)
     parts = torch.cat([part.movedim(dim, -1).narrow(-1, 0, inputs) for part in x], -1)
     result: Tensor = (parts @ matrix).movedim(-1, dim)
@@ -225,4 +227,4 @@ RULES: Mapping[Any, Callable[..., Any]] = {
     _aten._conj.default: lambda _, x: Pair(x.real, -x.imag),
     _aten.conj_physical.default: lambda _, x: Pair(x.real, -x.imag),
 }
-"""What gives a complex tensor, or reads one, by its parts; the first argument is the operator."""
+"""Functions of pairs for operators with complex operands or results. The first argument is the operator."""

@@ -1,4 +1,5 @@
-"""Plain programs: without in-place operators and what torch would decompose; how others become so."""
+"""Plain programs: without in-place operators and operators that torch would decompose. Converts other programs to plain
+ones."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from q8ta_wgpu.kernels import ATEN
 
 
 def plain(program: Any) -> ExportedProgram:
-    """An exported program, or a converted module exported, without in-place operators and what torch would decompose.
+    """A plain program from an exported program, or from a converted module, which is exported.
 
-    Raises UnsupportedError where it is neither.
+    Raises UnsupportedError if it is neither.
     """
     exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
     if not isinstance(exported, ExportedProgram):
@@ -32,10 +33,10 @@ def plain(program: Any) -> ExportedProgram:
 
 
 def is_plain(program: ExportedProgram) -> bool:
-    """Whether a program is imported as it is: decomposing it traces it anew, as long as exporting it takes.
+    """Whether a program is imported as it is. Decomposing would trace it again, which takes as long as exporting it.
 
-    What depends on no input is computed, whatever made it. What nothing reads, such as torch's assertions about dtypes,
-    is not imported.
+    Operators of constants may be of any kind, since they are computed. Nodes that nothing reads, such as torch's
+    assertions about dtypes, are not imported.
     """
     signature = program.graph_signature
     states = {

@@ -1,4 +1,4 @@
-"""lstm and gru layer by layer, so that each layer's result can be quantized."""
+"""Splits lstm and gru into one call for each layer, so that each layer's result can be quantized."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def weights_of(node: Node) -> list[Node]:
 
 
 def expand_recurrent(module: GraphModule) -> None:
-    """One call for each layer in place of one for several, and last hidden states as places of a layer's result, whose
-    scale they share. Those of a gru that leave the program are its state and stay: they are finer than int8."""
+    """Replaces a call for several layers by one for each. Last hidden states become slices of a layer's result, whose
+    scale they share. Those of a gru that are results of the program remain its states, which are more precise than
+    int8."""
     found = [node for node in module.graph.nodes if is_recurrent(node)]
     for node in found:
         _expand(module, node)
@@ -44,30 +45,34 @@ def expand_recurrent(module: GraphModule) -> None:
 
 
 def feeds_states(node: Node) -> bool:
-    """Whether only recurrent layers read a node, moved or not, as their first states, which are float32."""
+    """Whether a node, moved or not, is only read by recurrent layers as their first states, which are float32."""
     if not isinstance(kind(node), Moves) or not node.users:
         return False
     return all(feeds_states(u) or (is_recurrent(u) and u.args[0] is not node) for u in node.users)
 
 
 def _expand(module: GraphModule, node: Node) -> None:
-    """Puts a call for each layer in front of a call for all of them, and its results in place of that one's."""
-    given, call = named_arguments(node), functools.partial(editor.call, node)
-    layers, directions = given["num_layers"], 2 if given["bidirectional"] else 1
-    each = len(given["params"]) // layers
-    rest = (given["has_biases"], 1, 0.0, False, given["bidirectional"], given["batch_first"])
+    """Replaces a call for several layers by a call for each, and its results by theirs."""
+    arguments, call = named_arguments(node), functools.partial(editor.call, node)
+    layers, directions = arguments["num_layers"], 2 if arguments["bidirectional"] else 1
+    each = len(arguments["params"]) // layers
+    rest = (arguments["has_biases"], 1, 0.0, False, arguments["bidirectional"], arguments["batch_first"])
     users: dict[Any, list[Node]] = {}
     for user in list(node.users):
         users.setdefault(user.args[1], []).append(user)
-    kept = node.target is not _LSTM and all(u.op == "output" for n in users.get(1, []) for u in n.users)
-    x, hidden, states = given["input"], [], []
+    keeps_states = node.target is not _LSTM and all(u.op == "output" for n in users.get(1, []) for u in n.users)
+    x, hidden, states = arguments["input"], [], []
     for layer in range(layers):
-        begun = _first(call, given["hx"], slice(layer * directions, (layer + 1) * directions), layers * directions)
+        begun = _first(call, arguments["hx"], slice(layer * directions, (layer + 1) * directions), layers * directions)
         shapes = shapes_of_layer(*torch.fx.map_arg((x, begun), lambda n: n.meta["val"]), *rest)
-        made = call(node.target, x, begun, list(given["params"][each * layer :][:each]), *rest, value=shapes)
+        made = call(node.target, x, begun, list(arguments["params"][each * layer :][:each]), *rest, value=shapes)
         x = call(operator.getitem, made, 0)
         if 1 in users:
-            hidden.append(call(operator.getitem, made, 1) if kept else _last(call, x, directions, given["batch_first"]))
+            hidden.append(
+                call(operator.getitem, made, 1)
+                if keeps_states
+                else _last(call, x, directions, arguments["batch_first"])
+            )
         if 2 in users:
             states.append(call(operator.getitem, made, 2))
     for index, found in ((0, [x]), (1, hidden), (2, states)):
@@ -76,17 +81,18 @@ def _expand(module: GraphModule, node: Node) -> None:
             module.graph.erase_node(user)
 
 
-def _first(call: Callable[..., Node], given: Any, part: slice, count: int) -> Any:
-    """Of what all layers and directions begin with, `count` states or pairs of them, those of one layer."""
-    if part == slice(0, count):
-        return given
-    if isinstance(given, Sequence):
-        return [_first(call, states, part, count) for states in given]
-    return call(_aten.slice.Tensor, given, 0, part.start, part.stop)
+def _first(call: Callable[..., Node], states_of_all: Any, wanted: slice, count: int) -> Any:
+    """`count` first states, or pairs of them, of all layers and directions: those of one layer."""
+    if wanted == slice(0, count):
+        return states_of_all
+    if isinstance(states_of_all, Sequence):
+        return [_first(call, states, wanted, count) for states in states_of_all]
+    return call(_aten.slice.Tensor, states_of_all, 0, wanted.start, wanted.stop)
 
 
 def _last(call: Callable[..., Node], sequence: Node, directions: int, batch_first: bool) -> Node:
-    """The last hidden states of a layer, (directions, batch, units): forward the last step, backward the first."""
+    """The last hidden states of a layer, (directions, batch, units): the last step of the forward direction, the first
+    of the backward one."""
     dim, units = (1 if batch_first else 0), sequence.meta["val"].shape[2] // directions
     steps = [call(_aten.select.int, sequence, dim, -1)]
     if directions == 2:

@@ -1,4 +1,4 @@
-"""What cannot be exported, or not to int8, in words."""
+"""Error messages for what cannot be exported, or not to int8."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from q8ta_wgpu.frontend.nodes import line_of, other_float, source_of
 
 
 def check_floats(graph: GraphModule) -> None:
-    """Raises UnsupportedError where a value that depends on an input is computed in another float than float32."""
+    """Raises UnsupportedError if a value that depends on an input is computed in another float dtype than float32."""
     for node in graph.graph.nodes:
         if dtype := other_float(node):
             raise UnsupportedError(
@@ -22,12 +22,12 @@ def check_floats(graph: GraphModule) -> None:
 
 
 def check_random(graph: Graph) -> None:
-    """Raises UnsupportedError where random numbers are drawn. (The importer tells a dropout that is left on, that of an
-    attention too.)"""
+    """Raises UnsupportedError if random numbers are drawn. (The importer reports active dropouts, also those of
+    attention.)"""
     for node in graph.nodes:
         tags = getattr(node.target, "tags", ())
-        told = any(name in str(node.target) for name in ("dropout", "attention", "lstm", "gru"))
-        if torch.Tag.nondeterministic_seeded in tags and not told:
+        reported = any(name in str(node.target) for name in ("dropout", "attention", "lstm", "gru"))
+        if torch.Tag.nondeterministic_seeded in tags and not reported:
             raise UnsupportedError(
                 f"{node.target} at {source_of(node) or node.name} draws random numbers, which int8 inference does not: "
                 "make them an input of the module"
@@ -35,7 +35,7 @@ def check_random(graph: Graph) -> None:
 
 
 def untraceable(error: Exception) -> UnsupportedError:
-    """What torch.export could not trace, with the way out of the usual causes."""
+    """The error for a module that torch.export could not trace, with a remedy for the usual causes."""
     text = str(error)
     way = "write that part in torch's own operators on tensors"
     if "data-dependent" in text or "DataDependent" in type(error).__name__:

@@ -1,4 +1,4 @@
-"""Resizing as products with constant weights, and averages of volumes as those of images."""
+"""Resizing as products with constant weights, and averages of volumes by averages of images."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def _cubic_kernel(d: Tensor, a: float) -> Tensor:
 
 
 def _step(size: int, extent: int, factor: float | None, align_corners: bool) -> float:
-    """How far apart the places of neighbouring results are in what is resized."""
+    """The distance in the input between neighbouring results."""
     if align_corners:
         return (extent - 1) / (size - 1) if size > 1 else 0.0
     return 1.0 / factor if factor else extent / size
 
 
 def _cubic(size: int, extent: int, factor: float | None, align_corners: bool) -> Tensor:
-    """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as torch has it."""
+    """The weights of a cubic resize from `extent` to `size`, (size, extent): four taps, a = -0.75, as in torch."""
     step = _step(size, extent, factor, align_corners)
-    place = torch.arange(size) * step if align_corners else (torch.arange(size) + 0.5) * step - 0.5
-    first, along, weights = place.floor(), torch.arange(extent), torch.zeros(size, extent, dtype=torch.float32)
+    position = torch.arange(size) * step if align_corners else (torch.arange(size) + 0.5) * step - 0.5
+    first, along, weights = position.floor(), torch.arange(extent), torch.zeros(size, extent, dtype=torch.float32)
     for tap in (-1, 0, 1, 2):
         column = (first + tap).clamp(0, extent - 1)
-        weights = weights + _cubic_kernel((place - first - tap).abs(), -0.75)[:, None] * (column[:, None] == along)
+        weights = weights + _cubic_kernel((position - first - tap).abs(), -0.75)[:, None] * (column[:, None] == along)
     return weights
 
 
 def _antialiased(size: int, extent: int, factor: float | None, align_corners: bool, cubic: bool) -> Tensor:
-    """The weights of a resize from `extent` to `size`, (size, extent), whose taps are as far apart as its results where
-    these are fewer; as Pillow and torch have it, a = -0.5."""
+    """The weights of an antialiased resize from `extent` to `size`, (size, extent). When it shrinks, taps are scaled by
+    the distance between results. a = -0.5, as in Pillow and torch."""
     step = _step(size, extent, factor, align_corners)
     apart = max(step, 1.0)
     center = step * (torch.arange(size, dtype=torch.float64)[:, None] + 0.5)
@@ -54,7 +54,7 @@ def _antialiased(size: int, extent: int, factor: float | None, align_corners: bo
 
 
 def _by_products(weights: Callable[..., Tensor], **options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Rules that resize images by rows, then columns: of a size, and of a size or factors."""
+    """Rules that resize images by rows, then columns: for operators with a size, and with a size or factors."""
 
     def resized(x: Tensor, size: Any, align_corners: bool, factors: Any) -> Tensor:
         rows, columns = (
@@ -76,7 +76,7 @@ def _by_products(weights: Callable[..., Tensor], **options: Any) -> tuple[Callab
 
 
 def _adaptive_average(x: Tensor, output_size: Any) -> Tensor:
-    """The images of all depths, then along the depth. Windows are boxes: an average of theirs is one of averages."""
+    """Averages the images of all depths, then along the depth. This is exact since windows are boxes."""
     *lead, channels, depth, height, width = x.shape
     deep, rows, columns = output_size
     images = F.adaptive_avg_pool2d(x.reshape(*lead, channels * depth, height, width), (rows, columns))

@@ -1,6 +1,6 @@
-"""In-place operators and composites of a program, replaced where they stand.
+"""Replaces in-place operators and composites of a program without tracing it.
 
-Decomposing does that for all there is, but traces the whole program anew, which takes longer than exporting it did.
+Decomposing replaces all of them, but traces the whole program again, which takes longer than exporting it did.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, R
 from q8ta_wgpu.kernels import ATEN
 
 _FRESH = (WeightedSum, Normalization, Arithmetic, Product, Rowwise, Elementwise)
-"""Kinds whose results nothing else has a view of."""
+"""Kinds whose results have no other views."""
 
 _COPIES = ("aten.cat.default", "aten.clone.default")
-"""Moves of which that holds."""
+"""Moves whose results have no other views."""
 
 
 def rewrite(program: ExportedProgram) -> None:
-    """Replaces, in a program of one's own, operators that the table lacks where that is plainly right: in-place
-    elementwise ones and copies on values of which no view is read later, aliases, dropouts that are not training,
-    embedding bags, constants put together by writes, weighted sums of one image, for one output or with weights that
-    the network computes, and composites of one result by what they are made of."""
+    """Replaces operators that the table lacks in a program, which is changed, if that is simple.
+
+    These are in-place elementwise operators and copies on values of which no view is read later, aliases, inactive
+    dropouts, embedding bags, constants assembled by writes, and composites with one result. Weighted sums are also
+    replaced if they have one image, one output or weights that the network computes.
+    """
     traced: dict[Any, Graph | None] = {}
     for node in list(program.graph.nodes):
         target = node.target
@@ -63,28 +65,28 @@ def rewrite(program: ExportedProgram) -> None:
 
 
 def _replace(node: Node, same: Any) -> None:
-    """Replaces a node by a value that it equals, unless the program returns it: outputs have names."""
+    """Replaces a node by an equal value, unless the program returns it, since outputs have names."""
     if all(user.op != "output" for user in node.users):
         node.replace_all_uses_with(same)
         node.graph.erase_node(node)
 
 
 def _name_sizes(node: Node) -> None:
-    """Lets an expand name its sizes instead of a tensor, which would share a scale with what is repeated; not where
-    that is for a dynamic batch."""
+    """Replaces an expand to the sizes of a tensor (expand_as) by one to numbers, since the tensor would otherwise share
+    a scale with the result. A dynamic batch keeps the tensor."""
     x, shape = node.args[0].meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
-    kept = [None] * (len(shape) - len(x)) + list(x)
-    sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, kept, strict=True)]
+    own_sizes = [None] * (len(shape) - len(x)) + list(x)
+    sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, own_sizes, strict=True)]
     if all(isinstance(size, int) for size in sizes):
         node.target, node.args = torch.ops.aten.expand.default, (node.args[0], sizes)
 
 
 def _follows(node: Any, inputs: Container[Any]) -> bool:
-    """Whether a value follows from inputs of these names."""
-    met = [node] if isinstance(node, Node) else []
-    for source in met:
-        met += (n for n in source.all_input_nodes if n not in met)
-    return any(source.name in inputs for source in met)
+    """Whether a value depends on inputs of these names."""
+    found = [node] if isinstance(node, Node) else []
+    for source in found:
+        found += (n for n in source.all_input_nodes if n not in found)
+    return any(source.name in inputs for source in found)
 
 
 def _name_one(program: ExportedProgram, node: Node) -> None:
@@ -109,7 +111,7 @@ def _name_one(program: ExportedProgram, node: Node) -> None:
 
 
 def _make_functional(node: Node) -> None:
-    """Lets an in-place operator give a new value, which is what its operand's later readers then read."""
+    """Replaces an in-place operator by one with a new value, which later readers of its operand read instead."""
     x = node.args[0] if node.args else None
     if not isinstance(x, Node):
         return
@@ -127,19 +129,19 @@ def _make_functional(node: Node) -> None:
 
 
 def _is_fresh(node: Node) -> bool:
-    """Whether a value is no view of another one, as what an in-place operator gives is."""
+    """Whether a value is not a view of another one, as the result of an in-place operator is."""
     if str(node.target) in _COPIES:
         return True
     return isinstance(kind(node), _FRESH) and not node.target._schema.is_mutable  # type: ignore[union-attr]
 
 
 def _ends_before(node: Node, reader: Node) -> bool:
-    """Whether the result of a reader is no view, or a view that nothing reads at a node or behind it."""
+    """Whether the result of a reader is not a view, or a view that nothing reads at a node or later."""
     return _is_fresh(reader) or all(user < node and _ends_before(node, user) for user in reader.users)
 
 
 def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """The call that gives what an in-place operator leaves; None where the table has none."""
+    """The call that returns the result of an in-place operator; None if the table has none."""
     target: Any = node.target
     if target is torch.ops.aten.copy_.default:
         source = node.args[1]
@@ -155,14 +157,15 @@ def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | Non
 
 
 def _same_type(functional: Any, node: Node) -> bool:
-    """Whether an operator gives the dtype of the in-place operator: `x.gt_(0)` leaves numbers, `x > 0` gives bools."""
+    """Whether an operator has the same result dtype as the in-place operator: `x.gt_(0)` leaves numbers, `x > 0`
+    returns bools."""
     value, found = node.meta["val"], value_of(node, functional)
     return bool(found.dtype == value.dtype and found.shape == value.shape)
 
 
 def _expand(program: ExportedProgram, node: Node, traced: dict[Any, Graph | None]) -> None:
-    """Puts the operators in place of a call that torch makes of it, if the table knows all of them; their place is
-    that of the call. Calls that are alike are traced once."""
+    """Replaces a call by the operators into which torch decomposes it, if the table has all of them. They take over its
+    position in the user's model. Equal calls are traced once."""
     sources = node.all_input_nodes
     values: list[Any] = [source.meta.get("val") for source in sources]
     if not values or not all(isinstance(value, torch.Tensor) for value in values):
@@ -182,24 +185,24 @@ def _expand(program: ExportedProgram, node: Node, traced: dict[Any, Graph | None
 
 
 def _expand_bag(program: ExportedProgram, node: Node) -> None:
-    """Puts the rows of an embedding, reduced, in place of embedding bags, where the bags alone are read."""
+    """Replaces an embedding bag by the rows of an embedding, reduced, if only the bags are read."""
     results = [user for user in node.users if user.users]
     if [user.args[1] for user in results] != [0]:
         return
-    given = named_arguments(node)
-    names = [name for name, value in given.items() if isinstance(value, Node)]
-    even = _is_even(given["offsets"], given["indices"])
+    arguments = named_arguments(node)
+    names = [name for name, value in arguments.items() if isinstance(value, Node)]
+    even = _is_even(arguments["offsets"], arguments["indices"])
 
     def made_of(*tensors: torch.Tensor) -> torch.Tensor:
-        return embedding_bags(**{**given, **dict(zip(names, tensors, strict=True))}, even=even)
+        return embedding_bags(**{**arguments, **dict(zip(names, tensors, strict=True))}, even=even)
 
-    operators = operators_of(made_of, [given[name].meta["val"] for name in names], table())
-    (found,) = splice(node, operators, [given[name] for name in names])
+    operators = operators_of(made_of, [arguments[name].meta["val"] for name in names], table())
+    (found,) = splice(node, operators, [arguments[name] for name in names])
     replace(program, results[0], found)
 
 
 def _is_even(offsets: Any, indices: Any) -> bool:
-    """Whether bags are the rows of a matrix, of which torch makes one long list."""
+    """Whether bags are the rows of a matrix, which torch flattens to one list."""
     if not isinstance(offsets, Node) or offsets.target is not torch.ops.aten.arange.start_step:
         return False
     start, end, step = offsets.args[:3]
@@ -208,8 +211,8 @@ def _is_even(offsets: Any, indices: Any) -> bool:
 
 
 def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
-    """What torch makes of a call on these values; None if the table does not know all that depends on them, and of a
-    view that is copied: what writes into one writes into what it is of."""
+    """The operators into which torch decomposes a call on these values. None if the table lacks one of those that
+    depend on them. Also None for a view that is copied, since a later write to it would be a write to its source."""
 
     def made_of(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
@@ -233,6 +236,6 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
 
 
 def _views(node: Node) -> bool:
-    """Whether a call gives its first argument, seen in another way."""
+    """Whether a call returns a view of its first argument."""
     returns = node.target._schema.returns  # type: ignore[union-attr]
     return bool(returns) and returns[0].alias_info is not None

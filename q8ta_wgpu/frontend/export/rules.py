@@ -1,4 +1,4 @@
-"""Operators of arithmetic, distances and order in terms of those of the table, where torch has no decomposition."""
+"""Decompositions of arithmetic, distances and sorting for which torch has none, into operators of the table."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _vector_norm(
 
 
 FEW = 25
-"""Rows up to which torch computes distances by differences, unless it is told otherwise."""
+"""The most rows for which torch computes distances from differences by default."""
 
 
 def _distances(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
-    """Between the rows of two matrices; Euclidean ones by products where torch does so too."""
+    """Distances between the rows of two matrices; Euclidean ones from products if torch does so too."""
     many = max(x.shape[-2], y.shape[-2]) > FEW if not compute_mode else compute_mode == 1
     if p == 2 and many:
         squares = (x * x).sum(-1, True) + (y * y).sum(-1, True).mT
@@ -85,8 +85,8 @@ def _kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple
 
 
 def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The middle element along a dimension and its index: the second of three parts of what is sorted, whose sizes
-    follow from the number of elements."""
+    """The middle element along a dimension and its index: the second of three slices of the sorted elements, whose
+    sizes follow from the number of elements."""
     below = (x.shape[dim] - 1) // 2
     parts = [size for size in (below, 1, x.shape[dim] - below - 1) if size]
     values, places = (torch.split(y, parts, dim)[1 if below else 0] for y in x.sort(dim))
@@ -98,7 +98,7 @@ def _median_of_all(x: Tensor) -> Tensor:
 
 
 def _bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """How many boundaries are below."""
+    """The number of boundaries below each element."""
     apart = x.unsqueeze(-1)
     counted = (apart >= boundaries if right else apart > boundaries).sum(-1)
     return counted.int() if out_int32 else counted
@@ -113,7 +113,7 @@ def _search(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Any:
-    """The same among boundaries of each row."""
+    """The number of boundaries below each element, with separate boundaries for each row."""
     if sorter is not None:
         return NotImplemented
     rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
@@ -142,8 +142,8 @@ def _correlated(
     count, _, *extents = x.shape
     outputs, _, *sides = weight.shape
     windows: Tensor = _aten.im2col.default(x, sides, dilation, padding, stride)
-    places = zip(extents, sides, stride, padding, dilation, strict=True)
-    shape = [(size + 2 * around - apart * (side - 1) - 1) // step + 1 for size, side, step, around, apart in places]
+    axes = zip(extents, sides, stride, padding, dilation, strict=True)
+    shape = [(size + 2 * around - apart * (side - 1) - 1) // step + 1 for size, side, step, around, apart in axes]
     parts = windows.reshape(count, groups, -1, windows.shape[-1])
     result: Tensor = (weight.reshape(groups, outputs // groups, -1) @ parts).reshape(count, outputs, *shape)
     return result if bias is None else result + bias.reshape(-1, 1, 1)
@@ -168,7 +168,7 @@ def _multiplied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 _SUM, _MEAN, _MAX = range(3)
-"""torch's numbers of what an embedding bag makes of its rows."""
+"""torch's numbers of the reductions of an embedding bag."""
 
 
 def embedding_bags(
@@ -182,7 +182,7 @@ def embedding_bags(
     even: bool = False,
     **_: Any,
 ) -> Tensor:
-    """What torch.nn.functional.embedding_bag gives. Bags that are `even` are the rows of a matrix of indices."""
+    """The result of torch.nn.functional.embedding_bag. Bags that are `even` are the rows of a matrix of indices."""
     shape = (offsets.numel(), -1) if even else (1, -1)
     indices = indices.reshape(shape)
     rows = torch.nn.functional.embedding(indices, weight)  # (bags, indices of a bag, width), or all in one
@@ -206,12 +206,12 @@ def embedding_bags(
 
 def _inside(offsets: Tensor, count: int, include_last: bool) -> Tensor:
     """Which indices of one list each bag has, (bags, indices) bools."""
-    places = torch.arange(count)
+    indices = torch.arange(count)
     if include_last:
         begins, ends = offsets[:-1], offsets[1:]
     else:
         begins, ends = offsets, torch.cat([offsets[1:], offsets.new_full((1,), count)])
-    return (places >= begins.unsqueeze(1)) & (places < ends.unsqueeze(1))
+    return (indices >= begins.unsqueeze(1)) & (indices < ends.unsqueeze(1))
 
 
 def _embedding_bag(
@@ -225,7 +225,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The bags, and what torch keeps for their gradients, which nothing reads."""
+    """The bags, and values that torch keeps for their gradients, which nothing reads."""
     padding = None if padding_idx < 0 else padding_idx
     bags = embedding_bags(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding)
     return bags, offsets, offsets, offsets
@@ -236,7 +236,7 @@ AS_PRODUCTS: Mapping[Any, Callable[..., Tensor]] = {
     _aten.conv2d.default: _correlated,
     _aten.linear.default: _multiplied,
 }
-"""Weighted sums as products of activations: where the network computes the weights, as in dynamic convolutions."""
+"""Weighted sums as products of activations, for weights that the network computes, as in dynamic convolutions."""
 
 ARITHMETIC: Mapping[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _vector_norm,

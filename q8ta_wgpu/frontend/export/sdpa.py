@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention as the operators it is made of."""
+"""Expands scaled_dot_product_attention into operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTENTION = _aten.scaled_dot_product_attention.default
 
 
 def expand_attention(module: GraphModule) -> None:
-    """softmax(q k^T * scale + mask) v in place of every call that says all of: one without dropout."""
+    """Replaces every call without dropout by softmax(q k^T * scale + mask) v."""
     for node in list(module.graph.nodes):
         if node.target is _ATTENTION and _is_plain(arguments := named_arguments(node)):
             node.replace_all_uses_with(_expanded(module, node, arguments))
@@ -28,7 +28,7 @@ def expand_attention(module: GraphModule) -> None:
 
 
 def _reshape_views(graph: torch.fx.Graph) -> None:
-    """A view behind an attention relies on the strides that torch's own kernel gives its result."""
+    """Replaces views behind an attention by reshapes: they rely on the strides of the result of torch's own kernel."""
     for node in graph.nodes:
         if node.target is _aten.view.default:
             node.target = _aten.reshape.default
@@ -40,7 +40,7 @@ def _is_plain(arguments: dict[str, Any]) -> bool:
 
 
 def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Node:
-    """The nodes, at the place of the call in the user's model, with the values that quantizers look at."""
+    """The new nodes, with the call's position in the user's model and the values that quantizers look at."""
 
     call = functools.partial(editor.call, node)
     query, key, value = (arguments[name] for name in ("query", "key", "value"))
@@ -58,7 +58,7 @@ def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Nod
 
 
 def _repeated(call: Callable[..., Node], x: Node, times: int) -> Node:
-    """Keys or values of grouped heads, each as often as there are heads of queries for it."""
+    """Keys or values of grouped heads, each repeated for its heads of queries."""
     if times == 1:
         return x
     split = call(_aten.unsqueeze.default, x, -3)
@@ -67,16 +67,16 @@ def _repeated(call: Callable[..., Node], x: Node, times: int) -> Node:
 
 
 def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, Any]) -> Node | None:
-    """What to add to the scores; of constant bools, and for a causal attention, a new constant."""
-    given = arguments.get("attn_mask")
+    """The term of the scores: a new constant for constant bools and for a causal attention; None if there is none."""
+    mask = arguments.get("attn_mask")
     if arguments.get("is_causal"):
-        takes_part = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
-    elif given is None or given.meta["val"].is_floating_point():
-        return given if isinstance(given, Node) else None
-    elif is_constant(given):
-        takes_part = constant(module, given)
-    else:  # bools that are known when the network runs: PyTorch makes numbers of them
-        value = scores.meta["val"].new_zeros(given.meta["val"].shape)
-        return editor.call(node, _aten.where.Scalar, given, 0.0, MASKED, value=value)
-    mask = torch.zeros(takes_part.shape, dtype=torch.float32).masked_fill(~takes_part, MASKED)
-    return editor.new_constant(module, node, f"_mask_{node.name}", mask)
+        unmasked = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
+    elif mask is None or mask.meta["val"].is_floating_point():
+        return mask if isinstance(mask, Node) else None
+    elif is_constant(mask):
+        unmasked = constant(module, mask)
+    else:  # bools that the network computes
+        value = scores.meta["val"].new_zeros(mask.meta["val"].shape)
+        return editor.call(node, _aten.where.Scalar, mask, 0.0, MASKED, value=value)
+    term = torch.zeros(unmasked.shape, dtype=torch.float32).masked_fill(~unmasked, MASKED)
+    return editor.new_constant(module, node, f"_mask_{node.name}", term)

@@ -1,6 +1,6 @@
-"""Drops what a program does not need: values that nothing reads, empty parts of a cat, infinities around a max pooling,
-copies of a buffer to itself. Of a float graph it also drops what changes nothing at inference, such as dropouts: they
-would separate operators that are rounded as one."""
+"""Removes operators that have no effect: values that nothing reads, empty operands of a cat, infinities around a max
+pooling, copies of a buffer to itself. In a float graph these are also operators that only act in training, such as
+dropouts, since they would separate operators that are rounded as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TO = (_aten.to.device, _aten.to.dtype, _aten.to.dtype_layout, _aten.to.other)
 
 
 def simplify(program: ExportedProgram) -> None:
-    """Drops these from a program of one's own. Random numbers are kept where something reads them."""
+    """Removes these from a program, which is changed. Random numbers that something reads remain."""
     for node in list(program.graph.nodes):
         if rule := _RULES.get(node.target):
             rule(node)
@@ -33,7 +33,7 @@ def _drop_empty_parts(cat: Node) -> None:
 
 
 def _drop_copy_of_itself(copy: Node) -> None:
-    """`self.table = self.table.to(x)` gives a buffer the tensor that it is: nothing changes."""
+    """Removes `self.table = self.table.to(x)`, which assigns to a buffer its own tensor."""
     buffer, source = copy.args[:2]
     while isinstance(source, Node) and source.target in _TO and not named_arguments(source).get("copy"):
         read: Any = source.args[0]
@@ -56,20 +56,21 @@ class _Axis(NamedTuple):
 
     @property
     def meets_elements(self) -> bool:
-        """Whether each window holds an element of the tensor, and with an added one the element nearest to that."""
+        """Whether each window has an element of the tensor, and if it has an added one, the element nearest to that."""
         return min(self[:2]) >= 0 and max(self[:2]) + self.padding < self.kernel and self.dilation == 1
 
     def pads(self, ceil_mode: bool) -> bool:
-        """Whether the pooling's own padding, which is the same on both sides, makes the same windows for any size."""
+        """Whether the pooling's own padding, which is equal on both sides, makes the same windows for any size."""
         added = self.stride - 1 if ceil_mode else 0  # what ceil_mode adds at the end
         return self.after - self.before == added and self.before + self.padding <= self.kernel // 2
 
 
 def _pad_by_pooling(pad: Node) -> None:
-    """-inf around a max pooling is the pooling's own padding, or else the nearest element: the maximum is the same."""
-    given = named_arguments(pad)
-    value, numbers = given.get("value"), given["pad"]
-    if given.get("mode", "constant") != "constant" or value is None or value > torch.finfo(torch.float32).min:
+    """Replaces a padding by -inf before a max pooling by the pooling's own padding, or else by a padding with the
+    nearest element. The maximum is the same."""
+    arguments = named_arguments(pad)
+    value, numbers = arguments.get("value"), arguments["pad"]
+    if arguments.get("mode", "constant") != "constant" or value is None or value > torch.finfo(torch.float32).min:
         return
     pools = [(pool, found) for pool in pad.users if (found := _axes(pool, numbers))]
     if (
@@ -82,23 +83,23 @@ def _pad_by_pooling(pad: Node) -> None:
         ceil_mode = [mode for mode in (False, True) if all(axis.pads(mode) for axis in found)]
         if ceil_mode:
             windows = [[a.kernel for a in found], [a.stride for a in found], [a.before + a.padding for a in found]]
-            pool.args = (given["self"], *windows, [1] * len(found), ceil_mode[0])
+            pool.args = (arguments["self"], *windows, [1] * len(found), ceil_mode[0])
     if pad.users:
         around = [n for axis in reversed(found) for n in axis[:2]]
-        pad.target, pad.args, pad.kwargs = _aten.pad.default, (given["self"], around, "replicate"), {}
+        pad.target, pad.args, pad.kwargs = _aten.pad.default, (arguments["self"], around, "replicate"), {}
 
 
 def _axes(pool: Node, numbers: list[Any]) -> list[_Axis]:
-    """The dimensions of a max pooling of a tensor padded by these numbers, torch's for dimensions from the last one;
-    none where other dimensions are padded, or ceil_mode makes windows of what is added alone."""
-    if (rank := _MAX_POOLS.get(pool.target, 0)) == 0 or (given := named_arguments(pool)).get("ceil_mode"):
+    """The dimensions of a max pooling of a tensor padded by these numbers (torch's order, from the last dimension on).
+    Empty if other dimensions are padded, or if ceil_mode adds windows that have padding only."""
+    if (rank := _MAX_POOLS.get(pool.target, 0)) == 0 or (arguments := named_arguments(pool)).get("ceil_mode"):
         return []
     ends = [tuple(numbers[i : i + 2]) for i in range(0, len(numbers), 2)][::-1]
     if len(ends) > rank or not all(isinstance(n, int) for n in numbers):
         return []
     ends = [(0, 0)] * (rank - len(ends)) + ends
-    kernel = given["kernel_size"]
-    lists = (kernel, given.get("stride") or kernel, given.get("padding", [0]), given.get("dilation", [1]))
+    kernel = arguments["kernel_size"]
+    lists = (kernel, arguments.get("stride") or kernel, arguments.get("padding", [0]), arguments.get("dilation", [1]))
     windows = [list(numbers) * rank if len(numbers) == 1 else list(numbers) for numbers in lists]
     return [_Axis(*pair, *window) for pair, window in zip(ends, zip(*windows, strict=True), strict=True)]
 
@@ -123,8 +124,8 @@ def is_idle_dropout(node: Node) -> bool:
 
 
 def remove_identities(model: GraphModule) -> None:
-    """Takes aliases, dropouts that are not training, and what only asks for the dtype of a tensor that is converted out
-    of a graph. A clone may be what a view needs: it stays."""
+    """Removes aliases, inactive dropouts, and conversions to the dtype that a tensor already has. Clones remain, since
+    a view may need one."""
     for node in list(model.graph.nodes):
         if str(node.target) == "aten._assert_tensor_metadata.default":
             model.graph.erase_node(node)

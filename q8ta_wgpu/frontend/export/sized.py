@@ -1,4 +1,4 @@
-"""A program whose numbers that follow from sizes are noted (export/formulas.py), run at the sizes of its inputs."""
+"""Runs a program at the sizes of its inputs, with formulas for the numbers that follow from them (formulas.py)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from q8ta_wgpu.ir.size import Point, Size, solved
 
 
 class Sized(Interpreter):
-    """Runs a program: calls take the numbers, and parts of tables, that follow from the sizes of the inputs."""
+    """Runs a program. Calls get the numbers, and slices of tables, for the sizes of the inputs."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
         self._point: dict[str, int] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What the program gives for these inputs."""
+        """The program's results for these inputs."""
         inputs = self.module.graph.find_nodes(op="placeholder")  # type: ignore[union-attr,operator]
         for node, x in zip(inputs, args, strict=True):
             for dim, plain in noted(node, SIZES, {}).get("input", ()):
@@ -38,18 +38,18 @@ class Sized(Interpreter):
         return found
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:
-        """What a node is called with."""
+        """The arguments of a node."""
         args, kwargs = arguments_at(n, self._point)
         return self.map_nodes_to_values(args, n), self.map_nodes_to_values(kwargs, n)
 
 
 def arguments_at(node: Node, point: Point) -> tuple[Any, Any]:
-    """The arguments, by position and by name, that a call has at a point."""
+    """The arguments of a call at a point, by position and by name."""
     said = noted(node, SIZES, {})
     if said.get("call") != str(node.target):  # another call was put in its place
         return node.args, node.kwargs
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-    for place, terms in said["sizes"]:
-        leaves[place] = int(Size.of(terms, point))
+    for index, terms in said["sizes"]:
+        leaves[index] = int(Size.of(terms, point))
     found: tuple[Any, Any] = pytree.tree_unflatten(leaves, spec)
     return found

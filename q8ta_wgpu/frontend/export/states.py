@@ -1,4 +1,5 @@
-"""Buffers that forward changes, as inputs and results of a module that changes nothing: so torch's tools see them."""
+"""Makes buffers that forward changes inputs and results of a module without side effects, which torch's tools can
+trace."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ class States:
 
     Args:
         module: the module.
-        names: of the buffers, as `named_buffers` gives them.
-        arguments: an example of what forward takes.
-        fixed: names of other buffers, to which forward gives what they hold: it computes with copies of them.
+        names: of the buffers, as `named_buffers` has them.
+        arguments: an example of forward's arguments.
+        fixed: names of other buffers, which forward assigns without changing them: it computes with copies of them.
 
     Attributes:
         initial: their values.
-        functional: the module with these values as last inputs; it gives (what forward gives, the new values).
+        functional: the module with these values as last inputs. It returns (forward's results, the new values).
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class States:
 
     @contextlib.contextmanager
     def _replaced(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Makes objects that hold the same buffers as the module, but are no modules, hold these tensors."""
+        """Replaces the same buffers by these tensors in objects that are not modules."""
         before = [holder[key] for holder, key, _ in self._attributes]
         for holder, key, place in self._attributes:
             holder[key] = values[place]
@@ -77,7 +78,7 @@ class States:
                 holder[key] = value
 
     def _signature(self, arguments: Tensors) -> inspect.Signature:
-        """The names that forward gives to its arguments, which inputs are called by, and those of the states."""
+        """The names of forward's arguments, which are the names of inputs, and those of the states."""
         names: list[str] = []
         for name, value in inspect.signature(self._module.forward).bind(*arguments).arguments.items():
             names += [f"{name}_{i}" for i in range(len(value))] if isinstance(value, tuple) else [name]
@@ -88,8 +89,8 @@ class States:
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
     def carried(self, items: Iterable[Tensors]) -> Iterator[Tensors]:
-        """Each item with the states that the module has before it: one call after the other. Raises InputError where
-        the module does not run on one."""
+        """Each item with the states that the module has before it, when called with one item after the other. Raises
+        InputError if the module does not run on one."""
         for index, item in enumerate(items):
             yield (*item, *(self._module.get_buffer(name).detach().clone() for name in self.names))
             try:
@@ -103,8 +104,8 @@ class States:
 
 
 def unchanged(program: ExportedProgram, count: int) -> list[int]:
-    """Which states of a program, its last inputs and results, so many, hold after any call what they held before it: of
-    each the number among them."""
+    """The indices of states whose value is the same after every call. States are the last `count` inputs and results of
+    a program."""
     inputs = program.graph.find_nodes(op="placeholder")[-count:]
     results: Any = program.graph.output_node().args[0]
     pairs = zip(inputs, results[-count:], strict=True)
@@ -112,8 +113,8 @@ def unchanged(program: ExportedProgram, count: int) -> list[int]:
 
 
 def _comes_back(read: Node, written: Node) -> bool:
-    """Whether a value is computed from another one alone by calls that move elements, and each comes back to where it
-    was. No roll is among them: how far it moves may follow from a size."""
+    """Whether a value is another one, moved by calls that return each element to its index. roll is not among them,
+    since its distance may follow from a size."""
     calls: list[Node] = []
     while written is not read:
         sources, converts = written.all_input_nodes, str(written.target) in CONVERSIONS
@@ -131,8 +132,8 @@ def _comes_back(read: Node, written: Node) -> bool:
 
 
 def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> list[tuple[Any, Any, int]]:
-    """Where objects that are no modules hold buffers of a module, as transformers' StaticCache does: the dict or list,
-    the key or index there, and the index of the buffer."""
+    """The attributes of objects other than modules (such as transformers' StaticCache) that hold buffers of a module:
+    the dict or list, its key or index, and the index of the buffer."""
     numbers = {id(buffer): i for i, buffer in enumerate(buffers)}
     registered = {id(child._buffers) for child in module.modules()}
     return [
@@ -146,7 +147,8 @@ def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> lis
 
 @contextlib.contextmanager
 def _unwatched() -> Iterator[None]:
-    """Hides from torch.export that a module is given other buffers: what is given back at the end is no state."""
+    """Hides from torch.export that a module's buffers are replaced. They are restored at the end, so they are not
+    states."""
     hooks = torch.nn.modules.module._global_buffer_registration_hooks
     watching = dict(hooks)
     hooks.clear()

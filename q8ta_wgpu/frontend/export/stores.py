@@ -1,4 +1,4 @@
-"""Where a module, and the objects that it holds, keep their attributes."""
+"""Finds the attributes of a module and of the objects that it holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 
 def stores(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """The dicts and lists that hold attributes of a module, of its parts and of objects that these hold, as
-    transformers' caches are, each by its path. What torch's own objects hold is left out."""
+    """The dicts and lists that hold attributes of a module, of its submodules and of objects that these hold, such as
+    transformers' caches, each by its path. Attributes of torch's own objects are left out."""
     known = set[int]()
     waiting: list[tuple[str, Any]] = [(path, part.__dict__) for path, part in module.named_modules()]
     for path, store in waiting:
@@ -29,7 +29,7 @@ def stores(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether a value has attributes of its own, and is neither torch's nor a class, function or module of Python's."""
+    """Whether a value has attributes of its own and is not torch's, nor a class, function or module of Python's."""
     others = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
     foreign = isinstance(value, others) or type(value).__module__.partition(".")[0] == "torch"
     return not foreign and isinstance(getattr(value, "__dict__", None), dict)

@@ -1,4 +1,4 @@
-"""How torch traces a module: one thread at a time, and without what it cannot trace, or would trace at length."""
+"""Tracing of a module by torch: one thread at a time, with shortcuts for what torch cannot trace, or only slowly."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LIBRARY = torch.library.Library("q8ta_wgpu", "DEF")  # type: ignore[no-untyped-
 
 
 def torch_lock() -> AbstractContextManager[Any]:
-    """The lock under which torch.compile traces. What traces keeps its state in variables of the process, so that one
-    thread may do it at a time."""
+    """The lock under which torch.compile traces. Tracing stores its state in global variables, so that only one thread
+    may do it at a time."""
     from torch._dynamo.convert_frame import compile_lock  # a second to import, and torch.export imports it as well
 
     lock: AbstractContextManager[Any] = compile_lock
@@ -28,7 +28,7 @@ def torch_lock() -> AbstractContextManager[Any]:
 
 
 def traced(trace: Callable[[], ExportedProgram]) -> ExportedProgram:
-    """The program that a call of torch gives, made without what it cannot trace, or would trace at length."""
+    """The program that a call of torch returns, traced with the shortcuts of this file."""
     with torch_lock(), _Answered():
         program = trace()
     for node in program.graph.nodes:
@@ -37,11 +37,11 @@ def traced(trace: Callable[[], ExportedProgram]) -> ExportedProgram:
 
 
 class _Answered(TorchFunctionMode):
-    """Answers, in this thread, calls that torch.export cannot trace or would trace at length.
+    """Answers, in this thread, calls that torch.export cannot trace or would trace slowly.
 
-    nn.TransformerEncoder and its decoder ask whether the numbers of a mask are those of a causal one, by which they
-    choose a kernel; they are told that it is not. Of lstm and gru only the shapes of their results are computed: torch
-    would compute with those of every step, 8 ms each, and take the batch of such a layer for a constant.
+    nn.TransformerEncoder and its decoder test whether a mask is causal, to choose a kernel. The answer is no. For lstm
+    and gru only the shapes of their results are computed: torch would compute every step, 8 ms each, and treat the
+    batch of such a layer as a constant.
     """
 
     def __torch_function__(
@@ -56,7 +56,7 @@ class _Answered(TorchFunctionMode):
 
 
 def _asks_for_causal() -> bool:
-    """Whether the call that is answered was made in torch's test for causal masks."""
+    """Whether the call comes from torch's test for causal masks."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not transformer._detect_is_causal_mask.__code__:
         frame = frame.f_back
@@ -72,7 +72,7 @@ def shapes_of_layer(x: Tensor, hx: Tensor | Sequence[Tensor], *options: Any) -> 
 
 
 def _traced(layer: Any) -> Any:
-    """An operator of our own, with the arguments of one of torch's, that gives shapes alone."""
+    """An operator with the arguments of one of torch's, which computes shapes only."""
     name, overload = layer._schema.name.removeprefix("aten::"), layer._overloadname
     _LIBRARY.define(str(layer._schema).removeprefix("aten::"))  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"q8ta_wgpu::{name}.{overload}", shapes_of_layer, lib=_LIBRARY)

@@ -1,4 +1,4 @@
-"""Constants that a program puts together by writing into them, as masks of shifted windows are: computed once."""
+"""Computes constants that a program assembles by writing into them once, such as masks of shifted windows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from q8ta_wgpu.frontend.export.folding import parameters
 
 
 def compute_written(program: ExportedProgram) -> None:
-    """Makes a constant of a program, which is one's own, of what it writes into values that depend on no input.
+    """Makes a constant of values that depend on no input and that a program, which is changed, writes into.
 
-    Torch runs what makes them in the order of the program, views and all. Nothing is changed where one is read before
-    it is written into for the last time, where what is written depends on an input, or where a parameter or buffer is
-    written into.
+    Torch runs these nodes in the order of the program, including views. Nothing is changed if a value is read before
+    the last write into it, if a written value depends on an input, or if a parameter or buffer is written into.
     """
     values, last = _run(program) if any(map(_writes, program.graph.nodes)) else ({}, {})
     written = {
@@ -39,10 +38,10 @@ def compute_written(program: ExportedProgram) -> None:
 
 
 def _run(program: ExportedProgram) -> tuple[dict[Node, Any], dict[int, Node]]:
-    """The values that depend on no input, after all writes into them, and the last write into the memory of each that
-    has one; nothing at all where a parameter or buffer is written into."""
+    """The values that depend on no input, after all writes into them, and the last write into the memory of each. Empty
+    if a parameter or buffer is written into."""
     values: dict[Node, Any] = dict(parameters(program))
-    kept = {_storage(value) for value in values.values()}
+    memory = {_storage(value) for value in values.values()}
     last: dict[int, Node] = {}
     with torch.no_grad():
         for node in program.graph.nodes:
@@ -50,7 +49,7 @@ def _run(program: ExportedProgram) -> tuple[dict[Node, Any], dict[int, Node]]:
                 continue
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
             if _writes(node):
-                if not isinstance(args[0], torch.Tensor) or _storage(args[0]) in kept:
+                if not isinstance(args[0], torch.Tensor) or _storage(args[0]) in memory:
                     return {}, {}
                 last[_storage(args[0])] = node
             values[node] = node.target(*args, **kwargs)
@@ -63,7 +62,7 @@ def _writes(node: Node) -> bool:
 
 
 def _follows(node: Node, values: dict[Node, Any]) -> bool:
-    """Whether a call's value follows from values that are known."""
+    """Whether a call's value depends only on known values."""
     target = node.target
     known = all(source in values for source in node.all_input_nodes)
     if isinstance(target, torch._ops.OpOverload):
@@ -76,12 +75,12 @@ def _storage(value: torch.Tensor) -> int:
 
 
 def _constant(program: ExportedProgram, node: Node, value: torch.Tensor) -> Node:
-    """A constant of a program that takes the place of a node in it."""
+    """Replaces a node of a program by a constant, and returns it."""
     specs = program.graph_signature.input_specs
-    place = next(i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT)
-    with program.graph.inserting_before(program.graph.find_nodes(op="placeholder")[place]):
+    position = next(i for i, spec in enumerate(specs) if spec.kind == InputKind.USER_INPUT)
+    with program.graph.inserting_before(program.graph.find_nodes(op="placeholder")[position]):
         made: Node = program.graph.placeholder(f"c_written_{node.name}")
     made.meta = {"val": node.meta["val"]}
     program.constants[made.name] = value
-    specs.insert(place, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(made.name), made.name))
+    specs.insert(position, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(made.name), made.name))
     return made

@@ -25,12 +25,12 @@ from q8ta_wgpu.session.session import Session
 
 @dataclass(frozen=True)
 class HybridReport:
-    """Which operators of a hybrid run where; print it.
+    """Where the operators of a hybrid run. Printing it gives a table.
 
     Attributes:
         pieces: the `Model.report` of each subgraph on the GPU.
-        torch: operators that stay in PyTorch: name, place in the module, number of calls, reason.
-        macs: multiply-adds on the GPU and in all.
+        torch: operators that stay in PyTorch: name, position in the module, number of calls, reason.
+        macs: multiply-adds on the GPU and in total.
     """
 
     pieces: tuple[Report, ...]
@@ -59,7 +59,7 @@ class Piece(torch.nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *args: Any) -> Any:
-        """Runs the session; sizes of a dynamic batch are among the arguments, but not among its inputs."""
+        """Runs the session. Arguments include the sizes of a dynamic batch, the session's inputs do not."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         found = self.session(*map(self._shifted, self.model.graph.inputs, tensors))
         single = len(self._outputs) == 1
@@ -70,13 +70,14 @@ class Piece(torch.nn.Module):
         return made[0] if single else tuple(made)
 
     def _shifted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """What was quantized to uint8 as the int8 that the model holds it as."""
+        """A tensor that was quantized to uint8, as the int8 of the model."""
         moved = tensor.dtype == torch.uint8 and name not in self.model.graph.uint8
         return (tensor ^ 128).view(torch.int8) if moved else tensor
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """A result of a piece: what is uint8 outside and stored as int8 is 128 more, what is stored as a number is that."""
+    """A result of a piece as a torch tensor of a dtype. uint8 is stored as int8 that is 128 less; other dtypes keep
+    their numbers."""
     made = torch.from_numpy(array)
     return (made ^ -128).view(dtype) if (made.dtype, dtype) == (torch.int8, torch.uint8) else made.to(dtype)
 
@@ -106,7 +107,7 @@ class Hybrid(torch.nn.Module):
             device = piece.session.device or "reference"
 
     def report(self) -> HybridReport:
-        """What runs where, and why; print it."""
+        """Which operators run where, and why. Print it."""
         return HybridReport(tuple(piece.model.report() for piece in self.pieces), self._rest, self._macs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +120,7 @@ class Hybrid(torch.nn.Module):
             return self.program(*args, **kwargs)
 
     def save(self, path: Any) -> NoReturn:
-        """Raises UnsupportedError: PyTorch's part has no file here."""
+        """Raises UnsupportedError: there is no file format for the operators that run in PyTorch."""
         raise UnsupportedError(
             f"cannot save {shown(path)}: a part of this module runs in PyTorch. Save the program, torch.export.save("
             "program, path), and compile it again; or save what runs on the GPU, module.pieces[0].model.save(path)"
@@ -138,10 +139,13 @@ class Hybrid(torch.nn.Module):
 
 
 def hybrid(program: Any, device: Any = None) -> Hybrid:
-    """Parts a program where operators are not supported, and opens a session for every supported piece.
+    """Cuts a program where operators are not supported, and opens a session for every supported piece.
+
+    Returns:
+        A torch module that is called like the original.
 
     Raises:
-        UnsupportedError: nothing of the program could run on the GPU (with all reasons), or it changes its state.
+        UnsupportedError: no piece of the program could run on the GPU (with all reasons), or it changes its state.
         DeviceError: as `Session`.
     """
     exported = plain(program)

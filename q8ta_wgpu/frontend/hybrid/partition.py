@@ -1,4 +1,4 @@
-"""Partitioning a program: which pieces of it can be imported, each as large as can be, and why the rest cannot."""
+"""Partitions a program into the largest pieces that can be imported, and reports why the rest cannot."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PREFIX = "piece_"
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A program of which parts run on the GPU.
+    """A program that partly runs on the GPU.
 
     Attributes:
         program: the graph that calls the pieces, which are submodules.
         pieces: the imported graph of each piece, by the submodule's name, in order.
-        rest: which operators are in none, and why.
-        macs: multiply-adds in the pieces and in all.
+        rest: the operators that are in no piece, and why.
+        macs: multiply-adds in the pieces and in total.
     """
 
     program: GraphModule
@@ -40,10 +40,10 @@ class Partitioned:
 
 
 def partition(module: GraphModule) -> Partitioned:
-    """Partitions a program, whose parameters are attributes and which holds no in-place operators.
+    """Partitions a program, whose parameters are attributes and which has no in-place operators.
 
-    A piece that the importer refuses is partitioned anew without the calls that it names, until all are imported. One
-    without multiply-adds is none, unless it is the whole program. `module` is changed.
+    A piece that the importer refuses is partitioned again without the calls that it names, until all pieces are
+    imported. A piece without multiply-adds is left to torch, unless it is the whole program. `module` is changed.
     """
     _copy_for_each_user(module)
     macs = {node.name: multiply_adds_of_any(node) for node in module.graph.nodes if node.op == "call_function"}
@@ -74,13 +74,13 @@ def _pieces(fused: GraphModule) -> dict[str, Any]:
 
 
 class _Support(OperatorSupportBase):
-    """What has not been refused; a parameter where what reads it has not."""
+    """Supports every node that has not been refused. A parameter is supported if a node that reads it is."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = refused
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
-        """Asked by the partitioner."""
+        """Whether a piece may contain the node. Called by torch's partitioner."""
         if node.op == "get_attr" or node.target is operator.getitem:
             near = node.users if node.op == "get_attr" else node.all_input_nodes
             return all(self.is_node_supported(submodules, other) for other in near)
@@ -93,24 +93,24 @@ def _split(module: GraphModule, refused: Mapping[str, str], macs: Mapping[str, i
     graph.output(graph.graph_copy(module.graph, {}))
     graph._codegen = module.graph._codegen
     copied = GraphModule(module, graph)
-    place = {node: index for index, node in enumerate(graph.nodes)}
+    position = {node: index for index, node in enumerate(graph.nodes)}
     partitioner = CapabilityBasedPartitioner(copied, _Support(refused), allows_single_node_partition=True)
 
     def pays(found: Partition) -> bool:
         return any(macs.get(node.name) for node in found.nodes) or not refused
 
     paying = [found for found in partitioner.propose_partitions() if pays(found)]
-    paying.sort(key=lambda found: min(place[node] for node in found.nodes))
+    paying.sort(key=lambda found: min(position[node] for node in found.nodes))
     return partitioner.fuse_partitions(paying, prefix=_PREFIX)
 
 
 def _unfit(module: GraphModule) -> dict[str, str]:
-    """Calls that compute in another float than float32."""
+    """Calls that compute in another float dtype than float32."""
     return {node.name: f"it computes in {dtype}" for node in module.graph.nodes if (dtype := other_float(node))}
 
 
 def _spread(piece: GraphModule, refused: Mapping[str, str]) -> dict[str, str]:
-    """Where an input cannot go in, what reads it cannot."""
+    """Refuses the nodes that read an input which a piece cannot have."""
     found = {}
     for node in piece.graph.nodes:
         if node.name in refused:
@@ -120,8 +120,8 @@ def _spread(piece: GraphModule, refused: Mapping[str, str]) -> dict[str, str]:
 
 
 def _copy_for_each_user(module: GraphModule) -> None:
-    """Copies what follows from parameters alone, and sizes of a dynamic batch, for everything that reads them: none of
-    them need cross from piece to piece."""
+    """Copies constants, and sizes of a dynamic batch, for every node that reads them, so that none of them are passed
+    between pieces."""
     fixed: set[Node] = set()
     for node in module.graph.nodes:
         inputs = node.all_input_nodes

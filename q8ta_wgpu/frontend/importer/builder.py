@@ -1,4 +1,4 @@
-"""The graph under construction: what the importer functions of the operator table write to (`ir.op.Builder`)."""
+"""The graph under construction, to which the importer functions of the operator table add nodes (`ir.op.Builder`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOATS = Operand("", dtypes=(FLOAT32,))
 
 
 class RefusedError(Exception):
-    """A call that cannot be imported, and why."""
+    """A call that cannot be imported, with the reason."""
 
 
 class GraphBuilder:
@@ -28,8 +28,8 @@ class GraphBuilder:
         graph: all nodes so far, in order.
         raw: arrays of parameters and buffers by name, which become constants when first read.
         fixed: values that depend on constants alone.
-        shifted: values quantized to uint8, held as int8 that is 128 less.
-        source, hint: of the call being imported: where it is in the user's model, and a name for its value.
+        shifted: values quantized to uint8, stored as int8 that is 128 less.
+        source, hint: of the call being imported: its position in the user's model, and a name for its value.
         in_float: whether the call being imported stays in float32 (`Graph.in_float`).
     """
 
@@ -43,7 +43,8 @@ class GraphBuilder:
         self.in_float = False
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        """Adds a node whose type follows from its inputs."""
+        """Adds a node and returns the name of its value, whose type follows from its inputs. Raises GraphError if they
+        are invalid."""
         attrs = dict(attrs or {})
         names = self._in_one_dtype(op, inputs, attrs)
         node = Node(op, names, self.graph.fresh(self.hint), attrs, self.source)
@@ -56,12 +57,13 @@ class GraphBuilder:
         return node.output
 
     def _in_one_dtype(self, op: str, names: Sequence[str], attrs: Attrs) -> tuple[str, ...]:
-        """The operands of a call: integers as float32, but where the operator takes integers and all of them are."""
+        """The operands of a call in one dtype: integers become float32, unless all operands are integers and the
+        operator supports them."""
         operands = [OPS[op].operand(i, attrs) for i in range(len(names))]
         pairs = list(zip(names, operands, strict=True))
         alike = [name for name, o in pairs if INT32 in o.dtypes and o.dtypes[0] == FLOAT32 and not o.constant]
-        given = {self._dtype(name) for name in alike if not self._is_integer_array(name)}
-        integers = bool(alike) and given <= {INT32} and whole(attrs)
+        dtypes = {self._dtype(name) for name in alike if not self._is_integer_array(name)}
+        integers = bool(alike) and dtypes <= {INT32} and whole(attrs)
         return tuple(
             self._as_integers(name)
             if (integers or o.dtypes[0] == INT32) and INT32 in o.dtypes
@@ -70,18 +72,18 @@ class GraphBuilder:
         )
 
     def _dtype(self, name: str) -> str:
-        """The dtype of a value; of a constant that nothing has read yet, that of floats."""
+        """The dtype of a value; float32 for a constant of floats that no node reads yet."""
         return FLOAT32 if name in self.raw and name not in self.graph.types else self.graph.types[name].dtype
 
     def floats(self, value: Any) -> Any:
-        """Computed integers, also in a list, as float32; any other argument as it is."""
+        """An argument, or each of a list, with computed integers converted to float32."""
         if isinstance(value, (list, tuple)):
-            return [self.floats(part) for part in value]
+            return [self.floats(item) for item in value]
         integers = isinstance(value, str) and value in self.graph.types and self.graph.types[value].dtype == INT32
         return self.emit("to_float32", (value,)) if integers and not self.is_constant(value) else value
 
     def _is_integer_array(self, name: str) -> bool:
-        """Whether a name is that of a constant of integers that int32 holds."""
+        """Whether a name is that of a constant of integers that fit int32."""
         array = self.raw.get(name)
         return array is not None and array.dtype.kind in "iu" and bool((array.astype(np.int32) == array).all())
 
@@ -90,13 +92,14 @@ class GraphBuilder:
         return self.operand(self._numbers(name, _FLOATS) if array is not None and array.dtype == bool else name)
 
     def _float(self, name: str, operand: Operand) -> str:
-        """An operand as float32 where it is integers and the operator takes floats."""
+        """The name of an operand as float32, if it is integers and the operator takes floats."""
         found = self.operand(self._numbers(name, operand))
         integers = self.type(found).dtype == INT32 and FLOAT32 in operand.dtypes
         return self.emit("to_float32", (found,)) if integers else found
 
     def _numbers(self, name: str, operand: Operand) -> str:
-        """A constant of bools or integers as float32, where an operator computes with it and that holds it."""
+        """The name of a constant of bools or integers as float32, if an operator computes with it and float32 holds its
+        values."""
         array = self.raw.get(name)
         if array is None or array.dtype.kind not in "biu" or FLOAT32 not in operand.dtypes:
             return name
@@ -107,7 +110,7 @@ class GraphBuilder:
         return self.truth(made) if array.dtype == bool else made
 
     def result(self, name: str) -> str:
-        """A value that the graph gives: a constant of bools or integers as float32 numbers."""
+        """The name of a value as a result of the graph. A constant of bools or integers becomes float32."""
         array = self.raw.get(name)
         if array is None or array.dtype.kind not in "biu":
             return self.operand(name)
@@ -116,8 +119,8 @@ class GraphBuilder:
         return self.graph.add_constant(name, array.astype(np.float32))
 
     def byte_result(self, name: str) -> str:
-        """A value of whole numbers in 0..255 that the graph gives as uint8: int8 that is 128 less. A constant stays as
-        it is."""
+        """The name of a value of integers in 0..255 as a result that is uint8 for the user: it is stored as int8 that
+        is 128 less. A constant stays as it is."""
         if self.is_constant(name):
             return self.result(name)
         if self.type(name).q == UINT8:  # bytes that were given and moved
@@ -126,14 +129,14 @@ class GraphBuilder:
         return self.graph.nodes[-1].inputs[0]
 
     def as_state(self, name: str, dtype: str) -> str:
-        """A value that stays from call to call, as it is stored: float32 or int32."""
+        """The name of a value as the new value of a state, in the state's dtype (float32 or int32)."""
         if dtype != INT32:
             return self.result(self.floats(name))
         found = self.operand(name)
         return self.emit("to_int32", (found,)) if self.type(found).dtype == FLOAT32 else found
 
     def append(self, node: Node) -> None:
-        """Adds a node whose output has a type already."""
+        """Adds a node whose output already has a type."""
         if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":
             self.fixed.add(node.output)
         if self.in_float:
@@ -141,7 +144,7 @@ class GraphBuilder:
         self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:
-        """Adds a constant, whose name is not that of one that nothing has read yet."""
+        """Adds a constant and returns its name, which differs from those of arrays in `raw`."""
         while hint in self.raw:
             hint += "_"
         return self.graph.add_constant(hint, array)
@@ -151,7 +154,7 @@ class GraphBuilder:
         return self.graph.types[self.operand(name)]
 
     def array(self, name: str) -> Array | None:
-        """The array of a constant, None for other values."""
+        """The array of a constant; None for other values."""
         return self.raw[name] if name in self.raw else self.graph.constants.get(name)
 
     def is_constant(self, name: str) -> bool:
@@ -159,11 +162,11 @@ class GraphBuilder:
         return name in self.raw or name in self.graph.constants or name in self.fixed
 
     def truth(self, name: str) -> str:
-        """0s and 1s in int8 at scale 1, which holds them exactly, dequantized."""
+        """Bools as a float32 value of 0s and 1s, dequantized from int8 at scale 1, which represents them exactly."""
         return self.rounded(name, BOOL)
 
     def rounded(self, name: str, q: QParams) -> str:
-        """A value stored with a scale and zero point, in their dtype, and dequantized."""
+        """A value quantized with a scale and zero point, in their dtype, and dequantized."""
         stored = self.graph.fresh(f"{name}.{q.dtype[:-2]}")
         self.graph.types[stored] = TensorType(self.type(name).shape, q.dtype, q)
         low, high = q.range
@@ -171,7 +174,8 @@ class GraphBuilder:
         return self.emit("dequantize", (stored,))
 
     def rows(self, name: str) -> str:
-        """int8 rows by scales that the device chooses. A pass finds what is int16 behind them (passes/read_rows.py)."""
+        """Quantizes each row to int8 by a scale that the device computes from the row. Where the values are int16, a
+        pass reads those instead (passes/read_rows.py)."""
         x = self.operand(name)
         scale = self.emit("row_scale", (x,))
         stored = self.graph.fresh(self.hint)
@@ -180,20 +184,20 @@ class GraphBuilder:
         return stored
 
     def real_rows(self, rows: str, scale: str) -> str:
-        """The numbers that int8 rows stand for."""
+        """The float32 values of int8 rows and their scales."""
         return self.emit("mul", (self.emit("dequantize", (rows,)), scale))
 
     def rounded_rows(self, x: str) -> str:
-        """A value of which each row is rounded to int8 by a scale that the device chooses."""
+        """A value whose rows are quantized to int8 by scales that the device computes, and dequantized."""
         rows = self.rows(x)
         return self.real_rows(rows, self.graph.nodes[-1].inputs[1])
 
     def aten(self, name: str, args: Mapping[str, Any]) -> Any:
-        """What another aten operator becomes with these arguments."""
+        """Imports a call of another aten operator with these arguments and returns its result."""
         return ATEN[name][1](self, args)
 
     def onnx(self, name: str, inputs: Sequence[str | None], **attributes: Any) -> Any:
-        """What another ONNX operator becomes, where an ONNX file is imported."""
+        """Imports another ONNX operator and returns its result; only where an ONNX file is imported."""
         raise RefusedError(f"{name} is an operator of ONNX")
 
     def refuse(self, reason: str) -> Exception:
@@ -201,7 +205,7 @@ class GraphBuilder:
         return RefusedError(reason)
 
     def operand(self, name: str) -> str:
-        """A value to be read: parameters and buffers become constants when first read."""
+        """The name of a value for a node to read. Parameters and buffers become constants when first read."""
         if name in self.raw and name not in self.graph.types:
             array = self.raw[name]
             if array.dtype.kind == "f":

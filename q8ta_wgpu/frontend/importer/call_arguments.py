@@ -1,5 +1,5 @@
-"""What a call is imported as: its operator and its arguments, as importer functions take them. A graph holds bools and
-places as float32 numbers, and of a dynamic batch the size of the example."""
+"""The operator that a call is imported as, and its arguments as importer functions take them. In a graph, bools and
+indices are float32 numbers, and a dynamic batch has the size of the example."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.defaul
 
 
 def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments by schema name, defaults filled in, nodes replaced by value names; of a view's sizes the one
-    that holds a dynamic batch by what is left."""
+    """A call's arguments by their names in the operator's schema, with defaults. Nodes are replaced by the names of
+    their values. Among the sizes of a view, the size of a dynamic batch becomes -1, which means that it follows from
+    the others."""
     views = str(node.target) in _VIEWS
 
     def value(argument: Any) -> Any:
@@ -48,8 +49,8 @@ def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_of_sizes(node: Node) -> bool:
-    """Whether a call of Python's computes a number from the size of a dynamic batch. A number that no example knows is
-    computed from values instead."""
+    """Whether a Python function computes a number from the size of a dynamic batch. Numbers that the example does not
+    determine (without a hint) are not meant: they are computed from values."""
     if isinstance(node.target, torch._ops.OpOverload):
         return False
     value = node.meta.get("val")
@@ -57,10 +58,10 @@ def _is_of_sizes(node: Node) -> bool:
 
 
 def _freezes_batch(node: Node) -> bool:
-    """Whether a call has the size of a dynamic batch, as it was exported, among its numbers. As an entry of a shape it
-    is found anew when a model is reshaped; as the end of a slice it is not."""
-    parts = node.args[1] if "split" in str(node.target) and isinstance(node.args[1], (list, tuple)) else ()
-    if any(map(_is_symbolic, (*node.args, *parts))):
+    """Whether one of a call's numbers is the size of a dynamic batch as exported. Entries of a shape are not meant,
+    since they are computed again when a model is reshaped. The end of a slice is not."""
+    sections = node.args[1] if "split" in str(node.target) and isinstance(node.args[1], (list, tuple)) else ()
+    if any(map(_is_symbolic, (*node.args, *sections))):
         return True
     source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
     if str(node.target) == "aten.slice.Tensor" and isinstance(source, torch.Tensor):
@@ -71,13 +72,13 @@ def _freezes_batch(node: Node) -> bool:
 
 
 def repeated_for_the_batch(node: Node) -> list[int]:
-    """The dimensions along which an expand repeats a value that has no batch, as often as the batch is large."""
+    """The dimensions along which an expand repeats a value without a batch to the size of a dynamic batch."""
     source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
     if str(node.target) != "aten.expand.default" or not isinstance(source, torch.Tensor):
         return []
     sizes = node.meta["val"].shape
-    kept = [1] * (len(sizes) - source.dim()) + list(source.shape)
-    pairs = enumerate(zip(sizes, kept, strict=True))
+    shape = [1] * (len(sizes) - source.dim()) + list(source.shape)
+    pairs = enumerate(zip(sizes, shape, strict=True))
     return [i for i, (new, old) in pairs if isinstance(new, torch.SymInt) and not isinstance(old, torch.SymInt)]
 
 
@@ -85,23 +86,23 @@ def _is_symbolic(argument: Any) -> bool:
     return isinstance(argument, Node) and isinstance(argument.meta.get("val"), torch.SymInt)
 
 
-_JOINS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "aten.prod.dim_int")
-"""Operators that join elements as numbers of the dtype they are told."""
+_REDUCTIONS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "aten.prod.dim_int")
+"""Operators that convert their operand to their dtype before they combine its elements."""
 
 
-def meant(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The operator that a call is imported as, and its arguments. Raises RefusedError where an operator of floats would
-    not give what torch's operator of integers gives."""
+def imported_as(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the operator that a call is imported as, and its arguments. Raises RefusedError where the float
+    operator's result would differ from that of torch's integer operator."""
     name = str(node.target)
     if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
-        return "aten.where.self", _chosen(node, args)
+        return "aten.where.self", _where_arguments(node, args)
     if name == "aten.max_pool2d_with_indices.default":
-        return name, {**args, "places": any(user.args[1] == 1 for user in node.users)}
+        return name, {**args, "indices": any(user.args[1] == 1 for user in node.users)}
     if name == "aten.max_unpool2d.default":
         return name, {**args, "kernel": _window_of(node)}
     if is_recurrent(node):
         return name, {**args, "shifts": tuple(noted(node, SHIFTS, (0, 0)))}
-    if name in _JOINS and _counts_floats(node):
+    if name in _REDUCTIONS and _counts_floats(node):
         raise RefusedError(f"it joins floats as integers: write x.clamp(-n, n).long().{name.split('.')[1]}(...)")
     if name.startswith(("aten.bitwise_", "aten.__")) and node.meta["val"].dtype == torch.uint8:
         raise RefusedError("it computes with the bits of uint8: of int64, int32 and int16 it is supported, x.int()")
@@ -111,17 +112,20 @@ def meant(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _window_of(node: Node) -> tuple[int, int]:
-    """The windows of the max_pool2d whose indices a call reads. Windows must not overlap."""
-    places = named_arguments(node)["indices"]
-    pool = places.args[0] if isinstance(places, Node) and places.target is operator.getitem else None
+    """The window (height, width) of the max_pool2d whose indices a call reads. Raises RefusedError if windows overlap
+    or are padded, or if the call's rows have another width."""
+    indices = named_arguments(node)["indices"]
+    pool = indices.args[0] if isinstance(indices, Node) and indices.target is operator.getitem else None
     if not isinstance(pool, Node) or str(pool.target) != "aten.max_pool2d_with_indices.default":
-        raise RefusedError("its places must be those that a max_pool2d gives")
-    given = named_arguments(pool)
-    kernel = given["kernel_size"]
-    width, made = given["self"].meta["val"].shape[-1], named_arguments(node)["output_size"][-1]
-    if made != width:
-        raise RefusedError(f"its places count in rows of {width}, its result has rows of {made}: give output_size")
-    if list(given.get("stride") or kernel) != list(kernel) or any(given.get("padding") or (0,)):
+        raise RefusedError("its indices must be those of a max_pool2d")
+    pool_arguments = named_arguments(pool)
+    kernel = pool_arguments["kernel_size"]
+    width, result_width = pool_arguments["self"].meta["val"].shape[-1], named_arguments(node)["output_size"][-1]
+    if result_width != width:
+        raise RefusedError(
+            f"its indices count in rows of {width}, its result has rows of {result_width}: give output_size"
+        )
+    if list(pool_arguments.get("stride") or kernel) != list(kernel) or any(pool_arguments.get("padding") or (0,)):
         raise RefusedError(
             "the windows of its max_pool2d overlap or are padded: their stride must be their size, their padding 0"
         )
@@ -129,15 +133,19 @@ def _window_of(node: Node) -> tuple[int, int]:
 
 
 def _counts_floats(node: Node) -> bool:
-    """Whether a call makes integers of floats before it computes with them."""
+    """Whether a call converts floats to integers before it computes with them."""
     return is_integer(node.meta["val"]) and is_float(named_arguments(node)["self"])
 
 
-def _chosen(node: Node, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `where(mask, n, x)` for `x[mask] = n`, with bools of x's shape and one number."""
-    given = named_arguments(node)
-    whole = len(given["indices"]) == 1 and given["indices"][0].meta["val"].shape == given["self"].meta["val"].shape
-    if not whole or given["values"].meta["val"].numel() != 1 or given.get("accumulate"):
+def _where_arguments(node: Node, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `where(mask, n, x)`, which is equal to `x[mask] = n`. Raises RefusedError unless the mask has
+    x's shape and n is one number."""
+    arguments = named_arguments(node)
+    one_mask = (
+        len(arguments["indices"]) == 1
+        and arguments["indices"][0].meta["val"].shape == arguments["self"].meta["val"].shape
+    )
+    if not one_mask or arguments["values"].meta["val"].numel() != 1 or arguments.get("accumulate"):
         raise RefusedError("it writes where bools hold: one number, by bools of the tensor's own shape, is supported")
     return {"condition": args["indices"][0], "self": args["values"], "other": args["self"]}
 

@@ -1,4 +1,5 @@
-"""From a quantized torch.export program to our graph: its inputs, parameters, states and outputs, around the walk."""
+"""Imports a quantized torch.export program: its inputs, parameters, states and outputs. walk.py imports the nodes
+between them."""
 
 from __future__ import annotations
 
@@ -29,14 +30,17 @@ from q8ta_wgpu.model.structure import Structure
 
 
 def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Structure]:
-    """The graph of an exported PT2E program, and the structure of its outputs.
+    """Imports an exported PT2E program.
 
-    What holds in-place or unknown operators is functionalized and decomposed first.
+    In-place and unknown operators are functionalized and decomposed first.
+
+    Returns:
+        The graph, and the structure of its outputs.
 
     Raises:
-        UnsupportedError: names every operator that cannot be imported, equal causes on one line with their number and
-            the first place, module path and source line; also mutated buffers, dynamic dimensions other than the
-            batch, inputs that are not float32 tensors.
+        UnsupportedError: operators cannot be imported. Equal causes share a line with their number and the first one's
+            module path and source line. Also for mutated buffers, dynamic dimensions other than the batch, and inputs
+            that are not float32 tensors.
     """
     graph, structure = import_decomposed(plain(program))
     if (variance := next(filter(_divides_by_count, program.graph.nodes), None)) is not None:
@@ -48,7 +52,7 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
 
 
 def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
-    """`import_program` for a program without in-place operators, which torch has decomposed as far as it would."""
+    """`import_program` for a program without in-place operators, which torch has already decomposed."""
     signature = program.graph_signature
     if mutated := list(signature.user_inputs_to_mutate.values()):
         raise UnsupportedError(f"the program changes its inputs {', '.join(mutated)}: compute new tensors instead")
@@ -65,8 +69,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     _check_ends(walk, signature.user_outputs, outputs)
     structure = _structure(program, outputs)
     walk.graph.outputs = [
-        walk.byte_result(name) if structure.dtypes.get(place) == "uint8" else walk.result(name)
-        for place, name in enumerate(name for name in outputs if isinstance(name, str))
+        walk.byte_result(name) if structure.dtypes.get(index) == "uint8" else walk.result(name)
+        for index, name in enumerate(name for name in outputs if isinstance(name, str))
     ]
     initial = {node.name: tensor for node, tensor in known.items()}
     for (read, (buffer, _)), value in zip(states.items(), written, strict=True):
@@ -78,8 +82,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
 
 
 def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -> Graph:
-    """The graph of a program as a function finishes it; where its inputs have many sizes, joined with its graphs at
-    others. Raises as `import_program`."""
+    """The graph of a program, to which `finish` has been applied. If its inputs have many sizes, graphs at other sizes
+    are imported as well and combined with it. Raises as `import_program`."""
     said = noted(program.graph_module, SIZES) if isinstance(program, ExportedProgram) else None
     if said is None:
         return finish(graph)
@@ -99,16 +103,17 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
 
 
 def _states(program: ExportedProgram) -> dict[str, tuple[str, str]]:
-    """The inputs that are buffers which the program changes: their names, and the result that is the new value."""
+    """The inputs that are buffers which the program changes: each with the name of the buffer and of the result that is
+    its new value."""
     signature = program.graph_signature
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     return {reads[buffer]: (buffer, name) for name, buffer in signature.buffers_to_mutate.items()}
 
 
 def _check_ends(walk: Walk, names: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Raises UnsupportedError where inputs or outputs are no values that a graph takes and gives."""
-    if given := [name for name in walk.graph.inputs if name in walk.shifted]:
-        raise UnsupportedError(f"input {given[0]} is quantized to uint8: begin the program with its quantize")
+    """Raises UnsupportedError for inputs or outputs that a graph cannot have."""
+    if shifted := [name for name in walk.graph.inputs if name in walk.shifted]:
+        raise UnsupportedError(f"input {shifted[0]} is quantized to uint8: begin the program with its quantize")
     for name, found in zip(names, outputs, strict=True):
         if name is not None and not isinstance(found, str):
             raise UnsupportedError(
@@ -123,7 +128,7 @@ def _check_ends(walk: Walk, names: Sequence[Any], outputs: Sequence[Any]) -> Non
 
 
 def _keep(walk: Walk, read: str, buffer: str, initial: torch.Tensor, value: str) -> None:
-    """Makes a buffer that the program changes a state of the graph; its new value is a result."""
+    """Makes a buffer that the program changes a state of the graph. Its new value is a result."""
     graph, array = walk.graph, initial.detach().cpu().numpy()
     if initial.dtype != torch.float32:
         graph.whole[buffer] = str(initial.dtype).removeprefix("torch.")
@@ -139,7 +144,7 @@ def _keep(walk: Walk, read: str, buffer: str, initial: torch.Tensor, value: str)
 
 
 def _structure(program: ExportedProgram, outputs: Sequence[Any]) -> Structure:
-    """The structure of a program's outputs, of which those that are names are tensors, and the tensors' dtypes."""
+    """The structure of a program's outputs, in which names stand for tensors, and the tensors' dtypes."""
     spec, count = program.call_spec.out_spec, itertools.count()
     assert spec is not None
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
@@ -147,18 +152,22 @@ def _structure(program: ExportedProgram, outputs: Sequence[Any]) -> Structure:
     dtypes = [
         _RESULTS.get(getattr(values[str(name)], "dtype", None)) for name, found in pairs if isinstance(found, str)
     ]
-    places = [next(count) if isinstance(found, str) else None for found in outputs]
+    indices = [next(count) if isinstance(found, str) else None for found in outputs]
     try:
-        return Structure.of(tree_unflatten(places, spec), dtypes)
+        return Structure.of(tree_unflatten(indices, spec), dtypes)
     except GraphError as error:
         raise UnsupportedError(str(error)) from error
 
 
 def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
-    """The graph of a piece of a program, or which of its nodes stand in the way, each with the reason.
+    """Imports a piece of a program.
 
-    What goes in and out of a piece is float32 or quantized: int8, int16, or uint8, which the graph holds as int8 that
-    is 128 less. Inputs that are sizes of a dynamic batch are none of the graph's, nor are results that are no tensors.
+    Inputs and outputs of a piece are float32 or quantized: int8, int16, or uint8, which the graph stores as int8 that
+    is 128 less. Inputs that are sizes of a dynamic batch are not inputs of the graph, and results that are not tensors
+    are not its results.
+
+    Returns:
+        The graph, or the reason for each node that cannot be imported.
     """
     walk = _of_module(piece, whole=False)
     ends: Any = piece.graph.output_node().args[0]
@@ -174,7 +183,7 @@ def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
 
 
 def check_module(module: GraphModule) -> None:
-    """Raises UnsupportedError, as `import_program`, where calls of a module could not be imported."""
+    """Raises UnsupportedError, as `import_program`, if calls of a module cannot be imported."""
     walk = _of_module(module)
     walk.run([])
     walk.problems.check()
@@ -182,12 +191,12 @@ def check_module(module: GraphModule) -> None:
 
 @dataclass(frozen=True)
 class Imported:
-    """A float graph, and what its values are in torch's.
+    """A float graph, and torch's names of its values.
 
     Attributes:
         graph: with a value of its own for every call of torch's graph.
         values: each call, input or constant of one tensor by the name of its value.
-        calls: the call that each node is part of, by the node's output: its name in torch's graph.
+        calls: by the name of a node's output, the name in torch's graph of the call that it belongs to.
     """
 
     graph: Graph
@@ -196,7 +205,7 @@ class Imported:
 
 
 def import_float(module: GraphModule) -> Imported:
-    """The graph of a float module. A call that is not supported gives a value that nothing computes."""
+    """Imports a float module. The value of an unsupported call is computed by no node."""
     walk = _of_module(module, aliases=False)
     walk.run([])
     walk.graph.outputs = [
@@ -213,7 +222,7 @@ def _of_module(module: GraphModule, **options: Any) -> Walk:
 
 
 def _tokens(program: ExportedProgram) -> set[str]:
-    """Inputs that order effects and hold no values."""
+    """The inputs that only order effects and have no values."""
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.TOKEN}
 
 
@@ -223,10 +232,11 @@ _RESULTS: Mapping[Any, str] = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64)
 }
-"""The dtypes of results that are numbers in a graph, as the user gets them."""
+"""The dtypes of results that are float32 or int32 in a graph, and the dtypes that the user gets."""
 
 
 def _divides_by_count(node: Node) -> bool:
-    """Whether a call divides by a count that torch computes from sizes: a variance or deviation with a correction."""
+    """Whether a call divides by a number of elements that torch computes from sizes: a variance or deviation with a
+    correction."""
     varies = isinstance(node.target, torch._ops.OpOverload) and node.target.overloadpacket in _VARIANCES
     return varies and 0 not in (named_arguments(node).get(name, 1) for name in ("correction", "unbiased"))

@@ -1,4 +1,4 @@
-"""What inputs of integers may hold, by what a network does with them."""
+"""The bounds of integer inputs, which follow from how a network uses them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from q8ta_wgpu.frontend.importer.integer_ranges import Ranges, is_integer, name_
 from q8ta_wgpu.frontend.nodes import integer, named_arguments
 
 _LIMITS = tuple((1 << bits) - 1 for bits in (31, 30, 28, 24, 20, 16, 12))
-"""How large the numbers of an input may be: as few bits less than int32's as the network's own arithmetic needs."""
+"""Bounds for an input, tried in this order: the largest with which the network's own arithmetic fits int32 is chosen.
+"""
 
-_WHOLE = (
+_PERMUTING = (
     *("view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten"),
     *("clone", "alias", "to", "_to_copy", "flip"),
 )
-"""Operators whose results hold every element of their operand, and no others."""
+"""Operators whose results have all elements of their operand, and no others."""
 
 
 def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -> dict[Node, tuple[int, int]]:
-    """What each input of integers may hold: the rows of the tables and caches that it is an index of as it is, else as
-    large numbers as the network computes with exactly. `states`: inputs and results that stay from call to call."""
+    """The bounds of each integer input. For an index into tables or caches they are the rows of these. For others they
+    are the largest with which the network computes exactly. `states`: inputs and results that are kept between calls.
+    """
     inputs = [n for n in graph.find_nodes(op="placeholder") if n not in known and is_number(n)]
     bounds: dict[Node, tuple[int, int]] = {}
     for limit in _LIMITS if inputs else ():
@@ -43,38 +45,38 @@ def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -
 
 
 def _rows_of(node: Node, limit: int) -> tuple[int, int]:
-    """The least and the largest index that every table takes which a value, moved or not, is an index of; within
-    `limit` of 0."""
+    """The lowest and the highest index that is valid in every table that the node, or a moved copy of it, indexes; at
+    most `limit` from 0."""
     ends = torch.iinfo(node.meta["val"].dtype)
     low, high = max(-limit, ends.min), min(limit, ends.max)
     for user in node.users:
-        least, rows = _places_of(user, node)
+        least, rows = _indexed_rows(user, node)
         if rows:
             low, high = max(low, least), min(high, rows - 1)
-        elif name_of(user) in _WHOLE and user.args[0] is node and is_integer(user.meta.get("val")):
+        elif name_of(user) in _PERMUTING and user.args[0] is node and is_integer(user.meta.get("val")):
             least, most = _rows_of(user, limit)
             low, high = max(low, least), min(high, most)
     return low, high
 
 
-def _places_of(user: Node, node: Node) -> tuple[int, int]:
-    """The least index, and the number of rows, of a call that reads or writes rows at a value; no rows for other
-    calls."""
-    name, given = name_of(user), named_arguments(user) if name_of(user) else {}
-    if name == "embedding" and given["indices"] is node:
-        return 0, integer(given["weight"].meta["val"].shape[0])
+def _indexed_rows(user: Node, node: Node) -> tuple[int, int]:
+    """The lowest valid index, and the number of rows, of a call that reads or writes rows at the indices `node`; no
+    rows for other calls."""
+    name, arguments = name_of(user), named_arguments(user) if name_of(user) else {}
+    if name == "embedding" and arguments["indices"] is node:
+        return 0, integer(arguments["weight"].meta["val"].shape[0])
     rows_of = ("index_select", "gather", "index_copy")
-    if name in rows_of and given["index"] is node and (shape := given["self"].meta["val"].shape):
-        return 0, integer(shape[given["dim"]])
-    if name in ("index", "index_put") and node in given["indices"]:
-        rows = integer(given["self"].meta["val"].shape[given["indices"].index(node)])
+    if name in rows_of and arguments["index"] is node and (shape := arguments["self"].meta["val"].shape):
+        return 0, integer(shape[arguments["dim"]])
+    if name in ("index", "index_put") and node in arguments["indices"]:
+        rows = integer(arguments["self"].meta["val"].shape[arguments["indices"].index(node)])
         return -rows, rows
     return 0, 0
 
 
 def is_number(node: Node) -> bool:
-    """Whether an input is an int32 one of a graph: of int64, int32, int16, or of int8 or uint8 that are read as those
-    alone, as token numbers are, and not as pixels."""
+    """Whether an input becomes an int32 input of a graph. Inputs of int64, int32 and int16 do. Inputs of int8 and uint8
+    do if they are used as numbers, such as tokens, and not as pixels."""
     dtype, whole = getattr(node.meta.get("val"), "dtype", None), (torch.int64, torch.int32, torch.int16)
     users = [user for user in node.users if name_of(user) != "_assert_tensor_metadata"]
     read = all(name_of(user) in ("to", "_to_copy") and user.meta["val"].dtype in whole for user in users)

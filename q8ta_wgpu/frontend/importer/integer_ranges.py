@@ -1,5 +1,5 @@
-"""Integers of a network, which a graph holds as int32 or float32 numbers: how large they may become, so that all are
-exact."""
+"""The ranges of a network's integers, which a graph stores as int32 or float32 numbers. Integers that these may not
+represent exactly are refused."""
 
 from __future__ import annotations
 
@@ -19,34 +19,39 @@ from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
 
 EXACT = 1 << 24
-"""Up to which float32 holds every integer."""
+"""float32 represents every integer up to this."""
 
 LARGEST = (1 << 31) - 1
 """The largest integer of int32."""
 
 Range = tuple[float, float] | None
-"""The smallest and the largest integer a value may hold; None where that is not known, as of a float32 number that was
-made an integer, which keeps its 24 bits."""
+"""The smallest and the largest integer of a value. None if they are unknown, as for a float32 number that was converted
+to an integer, which is exact whatever its size."""
 
 ROUNDED = (-math.inf, math.inf)
-"""The range of what is computed of such integers: of one beyond EXACT a graph holds the nearest float32 number."""
+"""The range of a result of such integers: if it is beyond EXACT, a graph has the nearest float32 number."""
 
 
 class Ranges:
-    """The ranges of a graph's integers. `known` are the values of parameters, and of what follows from them alone;
-    `inputs` what inputs may hold."""
+    """The ranges of a graph's integers.
+
+    Args:
+        known: values of parameters, and of nodes that depend only on them.
+        inputs: ranges of inputs.
+    """
 
     def __init__(self, known: Mapping[Node, Any], inputs: Mapping[Node, tuple[int, int]]) -> None:
         self._known = known
         self._found: dict[Node, Range] = dict(inputs)
 
     def check(self, node: Node) -> None:
-        """Notes what a call may give. Raises RefusedError where that is integers beyond those that it computes with."""
+        """Records the range of a call's result. Raises RefusedError if it has integers beyond those with which the call
+        computes."""
         value = node.meta.get("val")
-        parts = value if isinstance(value, (list, tuple)) else (value,)
-        if any(is_integer(part) or getattr(part, "dtype", None) == torch.bool for part in parts):
+        items = value if isinstance(value, (list, tuple)) else (value,)
+        if any(is_integer(item) or getattr(item, "dtype", None) == torch.bool for item in items):
             self._check_rounded(node)
-        whole, name = any(map(is_integer, parts)), name_of(node)
+        whole, name = any(map(is_integer, items)), name_of(node)
         if not whole and name not in _BOUNDED:
             if name in _REAL:
                 self._found[node] = self._of_real(node)
@@ -63,8 +68,8 @@ class Ranges:
         self._found[node] = found
 
     def check_result(self, node: Node, stays: bool) -> None:
-        """Raises RefusedError for a result of the network that may be rounded, or that int32 may not hold where it
-        stays from call to call."""
+        """Raises RefusedError for a result of the network that may be rounded, or for a new value of a state that int32
+        may not hold."""
         if not is_integer(node.meta.get("val")):
             return
         found = self.of(node)
@@ -74,28 +79,29 @@ class Ranges:
             raise beyond(max(map(abs, found)), LARGEST)
 
     def read(self, node: Node) -> float:
-        """The largest integer among the operands of a call; 0 where that is not known."""
+        """The largest integer among the operands of a call; 0 if it is unknown."""
         ranges = (self.of(n) for n in node.all_input_nodes if is_integer(n.meta.get("val")))
         return max((abs(end) for found in ranges if found and found != ROUNDED for end in found), default=0)
 
     def needs_int32(self, node: Node) -> bool:
-        """Whether float32 does not hold what a call computes with, or is no number of its kind: bits and counts."""
+        """Whether a call must compute with int32: float32 would not represent its numbers exactly, or it counts or
+        computes with bits."""
         reached = max(self.read(node), *map(abs, self.of(node) or (0,)))
         return self.computes_int32(node) and (EXACT < reached < math.inf or name_of(node) in (*_BITS, *_COUNTS))
 
     def computes_int32(self, node: Node) -> bool:
-        """Whether a call computes with int32, where its operands are."""
+        """Whether a call computes with int32 if its operands are int32."""
         if any(is_integer(n.meta.get("val")) and self.of(n) in (None, ROUNDED) for n in node.all_input_nodes):
             return False
-        given = named_arguments(node)
-        if given.get("rounding_mode") == "trunc" and isinstance(given["other"], Node):
+        arguments = named_arguments(node)
+        if arguments.get("rounding_mode") == "trunc" and isinstance(arguments["other"], Node):
             return False
         op = ATEN[str(node.target)][0] if str(node.target) in ATEN else None
         return op is None or any(INT32 in operand.dtypes for operand in op.operands if not operand.constant)
 
     def _check_rounded(self, node: Node) -> None:
-        """Refuses calls whose results would differ if integers were rounded: all but those that select among them or
-        compare them."""
+        """Raises RefusedError for calls whose results would differ if integers were rounded. These are all but those
+        that select among them or compare them."""
         if not any(self.of(n) == ROUNDED for n in node.all_input_nodes):
             return
         others = [r for r in map(self.of, node.args[:2]) if r != ROUNDED]
@@ -121,75 +127,79 @@ class Ranges:
         return self._found.get(value)
 
     def _of_call(self, node: Node) -> Range:
-        given, name = named_arguments(node), name_of(node)
-        if name in _PLACES or (name in ("max", "min") and "dim" in given):
-            shape, dim = given["self"].meta["val"].shape, given.get("dim", -1 if name in ("topk", "sort") else None)
+        arguments, name = named_arguments(node), name_of(node)
+        if name in _INDEX_OPERATORS or (name in ("max", "min") and "dim" in arguments):
+            shape, dim = (
+                arguments["self"].meta["val"].shape,
+                arguments.get("dim", -1 if name in ("topk", "sort") else None),
+            )
             return 0, int(math.prod(shape) if dim is None or not shape else shape[dim]) - 1
         if name in ("sum", "cumsum"):
-            count, ends = _joined(node, given), self._bounded(given["self"])
+            count, ends = _combined(node, arguments), self._bounded(arguments["self"])
             return min(ends[0], count * ends[0]), max(ends[1], count * ends[1])
         if name in ("prod", "cumprod"):
-            return _power(self._bounded(given["self"]), _joined(node, given))
+            return _power(self._bounded(arguments["self"]), _combined(node, arguments))
         if name in ("mm", "bmm", "matmul"):
-            first, second = given["self"], given.get("mat2", given.get("other"))
+            first, second = arguments["self"], arguments.get("mat2", arguments.get("other"))
             pairs = itertools.product(self._bounded(first), self._bounded(second))
             return _ends(first.meta["val"].shape[-1] * a * b for a, b in pairs)
         if name in _BITS:
-            return _BITS[name](*(self._bounded(given.get(key, 0)) for key in ("self", "other")))
+            return _BITS[name](*(self._bounded(arguments.get(key, 0)) for key in ("self", "other")))
         if name in _LINEAR:
-            first, second = (self.of(given.get(key, 0)) for key in ("self", "other"))
+            first, second = (self.of(arguments.get(key, 0)) for key in ("self", "other"))
             if first is None or second is None:
                 return None if name == "neg" else ROUNDED
-            return _ends(_LINEAR[name](a, b, given.get("alpha", 1)) for a, b in itertools.product(first, second))
+            return _ends(_LINEAR[name](a, b, arguments.get("alpha", 1)) for a, b in itertools.product(first, second))
         if name in _SMALLER:
-            known = self.of(given[_SMALLER[name]])
+            known = self.of(arguments[_SMALLER[name]])
             most = max(map(abs, known)) if known else math.inf
             return (-most, most) if known or "div" in name else None
         if name == "pow":
-            power = given["exponent"]
-            return _power(self._bounded(given["self"]), power) if isinstance(power, int) else None
+            power = arguments["exponent"]
+            return _power(self._bounded(arguments["self"]), power) if isinstance(power, int) else None
         if name == "clamp":
-            low, high = self.of(given["self"]) or (-math.inf, math.inf)
-            low = max(low, given["min"]) if isinstance(given.get("min"), (int, float)) else low
-            high = min(high, given["max"]) if isinstance(given.get("max"), (int, float)) else high
-            return (low, high) if math.isfinite(low) and math.isfinite(high) else self.of(given["self"])
+            low, high = self.of(arguments["self"]) or (-math.inf, math.inf)
+            low = max(low, arguments["min"]) if isinstance(arguments.get("min"), (int, float)) else low
+            high = min(high, arguments["max"]) if isinstance(arguments.get("max"), (int, float)) else high
+            return (low, high) if math.isfinite(low) and math.isfinite(high) else self.of(arguments["self"])
         if not _chooses(node):
             return None
-        sources = [given[key] for key in ("self", "other", "value") if key in given] or node.all_input_nodes
+        sources = [arguments[key] for key in ("self", "other", "value") if key in arguments] or node.all_input_nodes
         ranges = [self.of(source) for source in sources]
         return None if None in ranges and ROUNDED not in ranges else _ends(end for ends in ranges for end in ends or ())
 
     def _of_real(self, node: Node) -> Range:
-        """What finite floats of a call may be, of which integers are made later: what torch makes of infinities is
-        undefined."""
-        given, name = named_arguments(node), name_of(node)
+        """The range of a call's finite floats, which may later be converted to integers. (torch's conversion of
+        infinities is undefined.)"""
+        arguments, name = named_arguments(node), name_of(node)
         if name in _FINITE:
             return _FINITE[name]
-        first, second = self.of(given["self"]), self.of(given.get("other", 0))
+        first, second = self.of(arguments["self"]), self.of(arguments.get("other", 0))
         if first is None or second is None or not all(map(math.isfinite, (*first, *second))):
             return None
         if name == "div":
-            divides = given.get("rounding_mode") is None and second[0] == second[1] != 0
+            divides = arguments.get("rounding_mode") is None and second[0] == second[1] != 0
             return _ends(end / second[0] for end in first) if divides else None
         if name in _LINEAR:
-            return _ends(_LINEAR[name](a, b, given.get("alpha", 1)) for a, b in itertools.product(first, second))
+            return _ends(_LINEAR[name](a, b, arguments.get("alpha", 1)) for a, b in itertools.product(first, second))
         return float(math.floor(first[0])), float(math.ceil(first[1]))
 
     def _bounded(self, value: Any) -> tuple[float, float]:
-        """The range of a value. Raises RefusedError where nothing bounds it."""
+        """The range of a value. Raises RefusedError if it has none."""
         if (found := self.of(value)) is None:
             raise _unbounded()
         return found
 
 
 def operands_of(node: Node) -> list[str]:
-    """The arguments that a call of integers computes with; none where it computes with floats, uint8 or bools alone."""
-    given = {key: value for key, value in named_arguments(node).items() if key in _OPERANDS}
-    parts = [part for value in given.values() for part in (value if isinstance(value, (list, tuple)) else (value,))]
-    values = [part.meta.get("val") for part in parts if isinstance(part, Node)]
+    """The names of the arguments with which a call computes in integers; empty if it computes only with floats, uint8
+    or bools."""
+    arguments = {key: value for key, value in named_arguments(node).items() if key in _OPERANDS}
+    items = [item for value in arguments.values() for item in (value if isinstance(value, (list, tuple)) else (value,))]
+    values = [item.meta.get("val") for item in items if isinstance(item, Node)]
     whole = all(is_integer(v) or getattr(v, "dtype", None) == torch.bool for v in values)
-    floats = not whole or any(isinstance(part, float) for part in parts) or _is_uint8(node)
-    return [] if floats or not any(map(is_integer, (*values, node.meta.get("val")))) else list(given)
+    floats = not whole or any(isinstance(item, float) for item in items) or _is_uint8(node)
+    return [] if floats or not any(map(is_integer, (*values, node.meta.get("val")))) else list(arguments)
 
 
 def is_integer(value: Any) -> bool:
@@ -198,7 +208,7 @@ def is_integer(value: Any) -> bool:
 
 
 def beyond(reached: float, limit: int) -> RefusedError:
-    """The error to raise for integers that may be rounded."""
+    """The error for integers that may be rounded."""
     return RefusedError(f"its integers may reach {reached:.0f}, and are exact up to {limit} here")
 
 
@@ -224,15 +234,16 @@ def _is_uint8(node: Node) -> bool:
 
 
 def _wraps(node: Node) -> bool:
-    """Whether a call computes in uint8, and not only stores what was computed or chosen."""
+    """Whether a call computes in uint8, instead of only storing what was computed or selected."""
     return _is_uint8(node) and not _chooses(node) and not is_qdq(node)
 
 
-def _joined(node: Node, given: Mapping[str, Any]) -> int:
-    """How many elements are summed or multiplied for one element of a result; of a running sum, for the last one."""
-    x, y = (n.meta["val"] for n in (given["self"], node))
+def _combined(node: Node, arguments: Mapping[str, Any]) -> int:
+    """The number of elements that are summed or multiplied for one element of a result; for a running sum, for the last
+    one."""
+    x, y = (n.meta["val"] for n in (arguments["self"], node))
     if str(node.target).startswith("aten.cum"):
-        return int(x.shape[given["dim"]]) if x.dim() else 1
+        return int(x.shape[arguments["dim"]]) if x.dim() else 1
     return int(x.numel() // y.numel())
 
 
@@ -248,32 +259,32 @@ def _ends(values: Iterable[float]) -> Range:
 
 
 _SMALL: Mapping[Any, tuple[int, int]] = {torch.bool: (0, 1), torch.uint8: (0, 255)}
-"""The ranges of dtypes that hold no large numbers."""
+"""The ranges of dtypes with small numbers only."""
 
 _BOUNDED = ("clamp", "to", "_to_copy")
-"""Operators whose floats have a range that integers made of them have, too."""
+"""Operators of floats whose range also holds for integers converted from them."""
 
 _OPERANDS = ("self", "other", "value", "tensors")
-"""Arguments that integers are computed of."""
+"""Arguments that are operands of integer operators."""
 
 _COUNTS = ("sum", "cumsum")
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
-_PLACES = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
-"""Operators whose integers are places."""
+_INDEX_OPERATORS = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
+"""Operators whose integer results are indices."""
 
 
-def _joined_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
+def _or_range(a: tuple[float, float], b: tuple[float, float]) -> Range:
     """The range of `a | b` and `a ^ b` for integers of these ranges."""
     bits = max(int(end if end >= 0 else -1 - end).bit_length() for end in (*a, *b))
     return (0.0 if min(*a, *b) >= 0 else -(2.0**bits)), 2.0**bits - 1
 
 
-def _common_bits(a: tuple[float, float], b: tuple[float, float]) -> Range:
+def _and_range(a: tuple[float, float], b: tuple[float, float]) -> Range:
     """The range of `a & b`: at most that of an operand that is not negative."""
     whole = [high for low, high in (a, b) if low >= 0]
-    return (0.0, min(whole)) if whole else _joined_bits(a, b)
+    return (0.0, min(whole)) if whole else _or_range(a, b)
 
 
 def _shifted_left(a: tuple[float, float], b: tuple[float, float]) -> Range:
@@ -285,13 +296,13 @@ def _shifted_right(a: tuple[float, float], b: tuple[float, float]) -> Range:
 
 
 _BITS: Mapping[str, Callable[[tuple[float, float], tuple[float, float]], Range]] = {
-    "bitwise_and": _common_bits,
-    **dict.fromkeys(("bitwise_or", "bitwise_xor"), _joined_bits),
+    "bitwise_and": _and_range,
+    **dict.fromkeys(("bitwise_or", "bitwise_xor"), _or_range),
     **dict.fromkeys(("bitwise_left_shift", "__lshift__"), _shifted_left),
     **dict.fromkeys(("bitwise_right_shift", "__rshift__"), _shifted_right),
     "bitwise_not": lambda a, _: (-1 - a[1], -1 - a[0]),
 }
-"""Operators on the bits of integers."""
+"""Bitwise operators of integers."""
 
 _LINEAR: Mapping[str, Callable[[float, float, float], float]] = {
     "add": lambda a, b, alpha: a + alpha * b,
@@ -300,20 +311,20 @@ _LINEAR: Mapping[str, Callable[[float, float, float], float]] = {
     "mul": lambda a, b, _: a * b,
     "neg": lambda a, _, __: -a,
 }
-"""Operators whose extremes are those of their operands' extremes."""
+"""Operators whose result is extreme where their operands are."""
 
 _FINITE: Mapping[str, tuple[int, int]] = {
     **{"log": (-104, 89), "log2": (-150, 128), "log10": (-46, 39)},
     **dict.fromkeys(("sin", "cos", "tanh", "erf"), (-1, 1)),
     "sigmoid": (0, 1),
 }
-"""What the finite results of functions of any float32 number lie within."""
+"""The ranges of the finite results of functions of any float32 number."""
 
 _REAL = (*_FINITE, "add", "sub", "rsub", "mul", "neg", "div", "floor", "ceil", "round", "trunc")
-"""Operators of floats whose results have a range where their operands have one."""
+"""Operators of floats whose results have a range if their operands do."""
 
 _SMALLER = {"abs": "self", "floor_divide": "self", "div": "self", "remainder": "other", "fmod": "other"}
-"""Operators whose results are no larger than an operand."""
+"""Operators whose results are not larger than an operand."""
 
 _CHOICES = ("where", "masked_fill", "gather", "index", "maximum", "minimum", "max", "min", "to", "_to_copy", "clone")
-"""Operators whose results are elements of their operands, beside those that move bytes."""
+"""Operators whose results are elements of their operands, besides those that move bytes."""

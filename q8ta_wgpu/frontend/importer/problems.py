@@ -1,4 +1,4 @@
-"""Why a program cannot be imported."""
+"""The reasons why a program cannot be imported."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ _WAY_OUT = (
 
 
 def _name(target: object) -> str:
-    """What a call's operator is known by: `aten.add.Tensor`; of Python's own functions and torch's, without the
-    address in memory that their text has."""
+    """The name of a call's operator: `aten.add.Tensor`. For functions of Python and of torch it omits the memory
+    address in their text."""
     return str(getattr(target, "__name__", target)) if callable(target) and "<" in str(target) else str(target)
 
 
 class Problems:
-    """Why a program cannot be imported: equal causes on one line, in the order they were met.
+    """The reasons why a program cannot be imported. Equal causes share a line, in the order in which they were found.
 
     Attributes:
-        nodes: the reason at each node that has one.
+        nodes: the reason for each node that has one.
     """
 
     def __init__(self) -> None:
-        self.places: dict[tuple[str, str], list[str]] = {}
+        self.positions: dict[tuple[str, str], list[str]] = {}
         self.nodes: dict[str, str] = {}
 
     def add(self, reason: str, node: torch.fx.Node) -> None:
-        """Notes a problem of a call or an input."""
+        """Adds a problem of a call or an input."""
         called = node.op == "call_function"
-        operator_name, place = (_name(node.target), source_of(node) or node.name) if called else ("", "")
-        self.places.setdefault((operator_name, reason), []).append(place)
+        operator_name, position = (_name(node.target), source_of(node) or node.name) if called else ("", "")
+        self.positions.setdefault((operator_name, reason), []).append(position)
         self.nodes.setdefault(node.name, reason)
 
     def check(self) -> None:
-        """Raises UnsupportedError where there are problems."""
+        """Raises UnsupportedError if there are problems."""
         if self:
             raise UnsupportedError(f"cannot import this program:\n{self}\n{_WAY_OUT}")
 
     def __bool__(self) -> bool:
-        return bool(self.places)
+        return bool(self.positions)
 
     def __str__(self) -> str:
-        return "\n".join(f"  {self._line(*cause, places)}" for cause, places in self.places.items())
+        return "\n".join(f"  {self._line(*cause, positions)}" for cause, positions in self.positions.items())
 
-    def _line(self, name: str, reason: str, places: list[str]) -> str:
+    def _line(self, name: str, reason: str, positions: list[str]) -> str:
         if not name:
             return reason
-        calls = f" and {len(places) - 1} more calls" if len(places) > 1 else ""
-        return f"{name} at {places[0]}{calls}: {reason}"
+        calls = f" and {len(positions) - 1} more calls" if len(positions) > 1 else ""
+        return f"{name} at {positions[0]}{calls}: {reason}"

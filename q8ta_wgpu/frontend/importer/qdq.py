@@ -1,4 +1,4 @@
-"""The operators of quantized_decomposed, and our own: where values become int8 and real again."""
+"""Importer functions of the operators of quantized_decomposed and q8ta_wgpu that quantize and dequantize."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, T
 
 
 def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str | list[str]:
-    """The value, or values, that the operator `name` of the namespaces becomes with these arguments; raises
-    RefusedError."""
+    """Imports a call of the operator `name` of these namespaces. Returns the name of its value, or a list of them.
+    Raises RefusedError if it is not supported."""
     if name not in _IMPORTS:
         raise RefusedError("this quantization is not supported: scales of a tensor, of channels and of rows are")
     return _IMPORTS[name](b, args)
 
 
 def quantized_input(node: torch.fx.Node) -> QParams | None:
-    """Scale and zero point of an input that is given quantized, by the dequantize that reads it; None for others."""
+    """The scale and zero point of a quantized input, from the dequantize that reads it; None for other inputs."""
     for user in node.users:
         if str(user.target) == f"{QDQ}.dequantize_per_tensor.default" and user.args[0] is node:
             return _qparams(named_arguments(user))[0]
@@ -31,7 +31,7 @@ def quantized_input(node: torch.fx.Node) -> QParams | None:
 
 
 def _qparams(args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:
-    """(scale and zero point, lo, hi, shift) with uint8 moved to int8 by 128, exactly."""
+    """(QParams, lo, hi, shift) of a call's arguments. uint8 is shifted by 128 to int8, which is exact."""
     dtype = args["dtype"]
     if dtype not in (torch.int8, torch.uint8, torch.int16):
         raise RefusedError(f"activations must be int8, uint8 or int16, found {dtype}")
@@ -74,8 +74,8 @@ def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
 
 
 _CHOSEN = "scale chosen at run time"
-"""Stands for scales and zero points that a program chooses while it runs, for a tensor or for each of its rows. Here
-each row has a scale of its own, and the zero point 0."""
+"""Stands for a scale or zero point that a program chooses at run time, for a tensor or for each row. Here each row has
+its own scale, and the zero point 0."""
 
 
 def _choose(b: GraphBuilder, args: Mapping[str, Any]) -> list[str]:
@@ -104,7 +104,7 @@ def _round_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
 
 
 _WEIGHTS: Mapping[Any, type[np.generic]] = {torch.int8: np.int8, torch.int16: np.int16}
-"""Dtypes of weights. int16 holds products of 4 bits with the factor of a group of inputs."""
+"""Dtypes of weights. int16 holds the products of 4-bit weights and the factor of a group of inputs."""
 
 
 def _quantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The walk over the nodes of a plain torch graph: each call becomes what its operator's row in OPS says."""
+"""The walk over the nodes of a plain torch graph, which imports each call by the row of its operator in OPS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from q8ta_wgpu.frontend.export.pairs import RULES
 from q8ta_wgpu.frontend.export.recurrent_layers import feeds_states
 from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
-from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, is_bool, meant, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, imported_as, is_bool, repeated_for_the_batch
 from q8ta_wgpu.frontend.importer.input_bounds import bounds_of, is_number
 from q8ta_wgpu.frontend.importer.integer_ranges import (
     EXACT,
@@ -45,8 +45,8 @@ from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, Ten
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
 from q8ta_wgpu.kernels import ATEN
 
-_INDICES = ("indices", "index", "kept")
-"""Arguments that stay integers where floats are computed."""
+_INDICES = ("indices", "index")
+"""Arguments that stay integers where an operator computes with floats."""
 
 
 class Walk(GraphBuilder):
@@ -56,15 +56,15 @@ class Walk(GraphBuilder):
         graph: torch's.
         constants: the values of its parameters.
         tokens: placeholders without a value.
-        states: inputs and results that stay from call to call.
-        aliases: whether a call that gives what it reads, as a conversion to the dtype it has, is that value; else it
-            is a view of it.
-        whole: whether it is a whole program; the integers of a piece of one may be as large as torch's.
+        states: inputs and results that are kept between calls.
+        aliases: whether a call whose result equals its operand, such as a conversion to the same dtype, gets the
+            operand's value. If not, it becomes a view.
+        whole: whether the graph is a whole program. In a piece of one, integers may be as large as torch's.
 
     Attributes:
-        values: what each node became, by its name.
-        calls: the call that each node of our graph is part of, by the node's output.
-        problems: what could not be imported.
+        values: by the name of each torch node, the name of its value, or a list of names.
+        calls: by the name of a graph node's output, the call that it belongs to.
+        problems: the reasons why calls cannot be imported.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Walk(GraphBuilder):
         self._ranges = Ranges({}, {})
 
     def run(self, outputs: Sequence[Any]) -> list[Any]:
-        """Imports every node; what the named ones became."""
+        """Imports every node and returns the values of the named ones."""
         values, fixed = self.values, computed(self._nodes, self._constants)
         self._ranges = Ranges(fixed, bounds_of(self._nodes, fixed, self._states))
         for node in self._nodes.nodes:
@@ -107,7 +107,7 @@ class Walk(GraphBuilder):
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
 
     def _named(self, node: Node, found: Any) -> Any:
-        """What a call gives, as a value of its own where it must not be that of another call."""
+        """The name of a call's value: a copy where the call needs a value of its own."""
         if self._aliases or not isinstance(found, str):
             return found
         if found not in (self.values.get(n.name) for n in node.all_input_nodes):
@@ -116,7 +116,7 @@ class Walk(GraphBuilder):
         return self.emit("view", (found,), {"shape": self.type(found).shape})
 
     def _constant(self, node: Node, fixed: Mapping[Node, Any]) -> Any:
-        """A value that depends on no input: of a tensor the name of its array, if something else reads it."""
+        """A constant's value. A tensor that another node reads becomes the name of its array."""
         value = fixed[node]
         if not isinstance(value, torch.Tensor):
             return value
@@ -126,25 +126,25 @@ class Walk(GraphBuilder):
         return node.name
 
     def _refused(self, node: Node, reason: str) -> Any:
-        """Notes why a call or an input is not supported; returns a value to go on with."""
+        """Records why a call or an input is not supported, and returns a placeholder value."""
         self.problems.add(reason, node)
         return self._stand_in(node)
 
     def _stand_in(self, node: Node) -> Any:
-        """A value to go on with after a problem, so that the other problems are found in the same walk. Problems that
-        only follow from this one are not reported."""
+        """A placeholder value after a problem, with which the walk goes on to find other problems. Problems that only
+        follow from this one are not reported."""
         value = node.meta.get("val")
         names = []
-        for part in value if isinstance(value, (list, tuple)) else [value]:
+        for tensor in value if isinstance(value, (list, tuple)) else [value]:
             name = self.graph.fresh(node.name)
-            shape = tuple(max(1, integer(d)) for d in part.shape) if isinstance(part, torch.Tensor) else ()
+            shape = tuple(max(1, integer(d)) for d in tensor.shape) if isinstance(tensor, torch.Tensor) else ()
             self.graph.types[name] = TensorType(shape)
             names.append(name)
         self._unknown.update(names)
         return names if isinstance(value, (list, tuple)) else names[0]
 
     def _placeholder(self, node: Node) -> Any:
-        """An input, or the size of a dynamic batch."""
+        """Imports an input, or the size of a dynamic batch."""
         value, q = node.meta.get("val"), qdq.quantized_input(node)
         if isinstance(value, torch.SymInt):
             return integer(value)
@@ -176,7 +176,7 @@ class Walk(GraphBuilder):
         return self.emit("dequantize", (node.name,))
 
     def _type_of_input(self, node: Node, value: torch.Tensor, q: QParams | None) -> TensorType:
-        """The type of an input; notes what it may hold."""
+        """The type of an input. Also records the range of its values."""
         shape = tuple(integer(d) for d in value.shape)
         if value.dtype == torch.bool:
             self.graph.bools.add(node.name)
@@ -196,9 +196,9 @@ class Walk(GraphBuilder):
         return TensorType(shape, INT32)
 
     def _call(self, node: Node) -> Any:
-        """What a call becomes: the name of its value, or a list of them."""
+        """Imports a call and returns the name of its value, or a list of names."""
         if node.target is operator.getitem:
-            return self._part(node)
+            return self._result(node)
         if isinstance(node.meta.get("val"), torch.SymInt):
             return integer(node.meta["val"])
         if any(map(is_complex, (node, *node.all_input_nodes))):
@@ -215,19 +215,19 @@ class Walk(GraphBuilder):
                 return self._stand_in(node)
             return self._refused(node, str(problem))
 
-    def _part(self, node: Node) -> Any:
+    def _result(self, node: Node) -> Any:
         """One of the results of a call."""
         source, index = node.args
         assert isinstance(source, Node)
         assert isinstance(index, int)
-        parts = self.values[source.name]
-        if isinstance(parts, list) and index >= len(parts):
+        results = self.values[source.name]
+        if isinstance(results, list) and index >= len(results):
             self.problems.add(f"result {index} is not supported", source)
             return self._stand_in(node)
-        return parts[index] if isinstance(parts, list) else parts
+        return results[index] if isinstance(results, list) else results
 
     def _operator(self, node: Node) -> Any:
-        """What a call of an operator becomes. Raises RefusedError or GraphError where it is not supported."""
+        """Imports a call of an operator. Raises RefusedError or GraphError if it is not supported."""
         self._ranges.check(node)
         name, args = str(node.target), arguments_of(node, self.values)
         namespace, _, overload = name.partition(".")
@@ -241,10 +241,10 @@ class Walk(GraphBuilder):
             raise RefusedError("this operator is not supported")
         if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
             numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
-            args |= {"attn_mask": self.aten("aten.where.self", numbers), "takes_part": args["attn_mask"]}
+            args |= {"attn_mask": self.aten("aten.where.self", numbers), "is_unmasked": args["attn_mask"]}
         if not isinstance(kind(node), Moves | Monotonic):
             args = {key: self._number(value) for key, value in args.items()}
-        name, args = meant(node, self._integers(node, args))
+        name, args = imported_as(node, self._integers(node, args))
         if is_float(node):
             args = {key: value if key in _INDICES else self.floats(value) for key, value in args.items()}
         found = ATEN[name][1](self, args)
@@ -252,8 +252,8 @@ class Walk(GraphBuilder):
         return self.truth(found) if _decides(node) and isinstance(found, str) else found
 
     def _for_the_batch(self, node: Node, x: str) -> str:
-        """An expand to the size of a dynamic batch of a value that has no batch. Recurrent layers expand their first
-        states themselves."""
+        """Imports an expand, of a value without a batch, to the size of a dynamic batch. Recurrent layers expand their
+        first states themselves."""
         if feeds_states(node):
             return x
         size, *others = node.meta["val"].shape
@@ -266,30 +266,31 @@ class Walk(GraphBuilder):
         return self.emit("expand_batch", (single,), {"size": integer(size)})
 
     def _converted(self, node: Node, args: Mapping[str, Any]) -> str:
-        """A conversion between float32, integers and bools, all of which are float32 numbers. Past 255 uint8 wraps, as
-        torch's does on CPUs."""
-        given = node.args[0]
-        source = given.meta["val"].dtype if isinstance(given, Node) else None
-        wanted = source if args["dtype"] is None else args["dtype"]
-        x = args["self"] if source == wanted else self._number(args["self"])
+        """Imports a conversion between float32, integers and bools, all of which are float32 numbers in a graph. uint8
+        wraps above 255, as torch's does on CPUs."""
+        operand = node.args[0]
+        source = operand.meta["val"].dtype if isinstance(operand, Node) else None
+        dtype = source if args["dtype"] is None else args["dtype"]
+        x = args["self"] if source == dtype else self._number(args["self"])
         numbers = (torch.float32, torch.bool, *INTEGERS)
-        coded = source != wanted and self.type(x).q is not None
-        if coded or source not in (*numbers, torch.int8) or wanted not in numbers:
+        coded = source != dtype and self.type(x).q is not None
+        if coded or source not in (*numbers, torch.int8) or dtype not in numbers:
             raise RefusedError(
-                f"it converts {source} to {wanted}: numbers are float32, integers and bools here "
+                f"it converts {source} to {dtype}: numbers are float32, integers and bools here "
                 "(leave out torch.autocast, .half() and .to)"
             )
-        if wanted == torch.bool and source != torch.bool:
+        if dtype == torch.bool and source != torch.bool:
             return self.truth(self.emit("ne_scalar", (x,), {"number": 0.0}))
-        if source == torch.float32 and wanted in INTEGERS:
+        if source == torch.float32 and dtype in INTEGERS:
             x = self.emit("trunc", (x,))
-        if wanted == torch.float32:
+        if dtype == torch.float32:
             x = self.floats(x)
-        wraps = wanted == torch.uint8 and source not in (torch.uint8, torch.bool)
+        wraps = dtype == torch.uint8 and source not in (torch.uint8, torch.bool)
         return self.emit("remainder", (x,), {"divisor": 256.0}) if wraps else x
 
     def _integers(self, node: Node, args: dict[str, Any]) -> dict[str, Any]:
-        """The operands of a call as int32 where one of them is, or where float32 would not hold what it computes."""
+        """The operands of a call as int32, if one of them is int32, or if float32 would not represent its integers
+        exactly."""
         keys = [key for key in operands_of(node) if key in args]
         names = [name for key in keys for name in (args[key] if isinstance(args[key], list) else [args[key]])]
         computed = [name for name in names if isinstance(name, str) and self.array(name) is None]
@@ -299,25 +300,25 @@ class Walk(GraphBuilder):
 
         def whole(value: Any) -> Any:
             if isinstance(value, list):
-                return [whole(part) for part in value]
+                return [whole(item) for item in value]
             floats = value in computed and self.type(value).dtype == FLOAT32
             return self.emit("to_int32", (value,)) if floats else value
 
         return {key: whole(value) if key in keys else value for key, value in args.items()}
 
     def _check_rounded(self, node: Node, found: Any) -> None:
-        """Raises RefusedError where a call gives integers as float32 numbers that do not hold them."""
+        """Raises RefusedError if a call's integer results are float32 numbers that do not represent them exactly."""
         reached = max(map(abs, self._ranges.of(node) or (0,)))
         floats = isinstance(found, str) and not self.is_constant(found) and self.type(found).dtype == FLOAT32
         if floats and is_integer(node.meta.get("val")) and EXACT < reached < math.inf:
             raise beyond(reached, EXACT)
 
     def _number(self, value: Any) -> Any:
-        """An input given as uint8, moved or not, as the numbers that it stands for; any other argument as it is."""
-        given = isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
-        return self.emit("dequantize", (value,)) if given else value
+        """The float32 value of an input of uint8, moved or not; any other argument as it is."""
+        is_uint8 = isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
+        return self.emit("dequantize", (value,)) if is_uint8 else value
 
 
 def _decides(node: Node) -> bool:
-    """Whether a node computes bools, and does not only move them."""
+    """Whether a node computes bools, instead of only moving them."""
     return is_bool(node) and not isinstance(kind(node), Moves)

@@ -8,14 +8,15 @@ import pytest
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.arithmetic import FRACTION, OFFSET_LIMIT
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.kernels.epilogue import near
+from q8ta_wgpu.kernels.epilogue import magic_rounding
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual
 
 
-def _near(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array, ends: tuple[int, int]) -> Array:
-    """kernels/epilogue/stages.wgsl `requantized_near`, with what `unrounded` adds and, where it does, the bounds."""
+def _rounded(acc: Array, multiplier: Array, packed: Array, zero: int, added: Array, ends: tuple[int, int]) -> Array:
+    """`requantized_by_magic` of kernels/epilogue/stages.wgsl. `added` is what `before_rounding` adds: with a residual
+    the sum is clamped again."""
     offset, low, high, magic = packed[:, 0], *(packed[:, i].view(np.float32) for i in (1, 2, 3))
     with np.errstate(over="ignore"):
         t = np.clip(acc.astype(np.float32) * multiplier, low, high) + magic
@@ -50,16 +51,16 @@ def test_equals_the_definition(zero: int, lo: int, hi: int, residual: int) -> No
     acc = _accumulators(multiplier, offset, rng)
     added = rng.integers(-128, 128, count) * residual
     stages = (Residual(residual), Requantize(lo, hi)) if residual else (Requantize(lo, hi),)
-    assert Epilogue(stages).near
+    assert Epilogue(stages).rounds_by_addition
     t = arithmetic.scaled_accumulator(acc, multiplier)
     expected = arithmetic.saturate(arithmetic.rte(t + offset + added, FRACTION), zero, lo, hi)
     lowest, highest = ((end - zero) << FRACTION for end in (lo, hi))
-    packed = near.pack(offset, lowest - 127 * residual, highest + 128 * residual)
-    found = _near(acc, multiplier, packed.transpose(0, 2, 1).reshape(-1, 4), zero, added, (lo, hi))
+    packed = magic_rounding.pack(offset, lowest - 127 * residual, highest + 128 * residual)
+    found = _rounded(acc, multiplier, packed.transpose(0, 2, 1).reshape(-1, 4), zero, added, (lo, hi))
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_residual_too_large_takes_the_long_way() -> None:
+def test_a_residual_too_large_is_not_rounded_by_additions() -> None:
     """Its interval has more whole numbers than floats between 2^23 and 2^24."""
-    assert not Epilogue((Residual(20_000), Requantize(-128, 127))).near
-    assert Epilogue((Residual(20_000), Requantize(0, 0))).near
+    assert not Epilogue((Residual(20_000), Requantize(-128, 127))).rounds_by_addition
+    assert Epilogue((Residual(20_000), Requantize(0, 0))).rounds_by_addition
