@@ -1,5 +1,5 @@
-"""Folds batch norms and constant factors and terms into the convolutions and linears before them, where that is exact,
-before PT2E looks at a float program."""
+"""Folds batch norms, constant factors and terms into the convolutions and linears before them, where that is correct.
+PT2E would fold some of them wrongly."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _COPIES = ("aten.cat.default", "aten.clone.default")
 
 
 def rewrite(program: ExportedProgram) -> None:
-    """Replaces operators that the table lacks in a program, which is changed, if that is simple.
+    """Replaces operators that the table lacks in a program, which is changed, where equality is certain.
 
     These are in-place elementwise operators and copies on values of which no view is read later, aliases, inactive
     dropouts, embedding bags, constants assembled by writes, and composites with one result. Weighted sums are also
