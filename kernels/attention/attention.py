@@ -20,7 +20,8 @@ from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, Op, Operand
 from q8ta_wgpu.ir.target import LOOP_TURNS
-from q8ta_wgpu.kernels.attention.blocks import KERNELS, LEAST, macs, row_iterations
+from q8ta_wgpu.kernels.attention.blocks import KERNELS, row_iterations
+from q8ta_wgpu.kernels.attention.shared import LEAST, macs
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, operand_strides, result_strides, sizes, sizes_of
 from q8ta_wgpu.kernels.lib.mask import EVEN, MASK, check_mask, shortened, spread
 from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Call
-from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params, where_loops_are_slow
+from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, where_loops_are_slow
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import MatrixUnit, Target
-from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, operand_strides, result_strides, sizes
-from q8ta_wgpu.kernels.epilogue import magic_rounding
+from q8ta_wgpu.kernels.attention.shared import (
+    COARSE_HOOKS,
+    FINE_HOOKS,
+    biased,
+    distances,
+    fine,
+    has_vectors,
+    loads_of,
+    macs,
+    needed,
+    pack_bias,
+    params_of,
+    row_hooks,
+)
+from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, sizes
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.kernels.product.units import NVIDIA
 
@@ -86,15 +96,12 @@ class Block:
             "WIDTH": self.width(found),
             "LENGTH": self.steps(found) * self.keys,
             "DEPTH_FULL": int(4 * self.depth(found) == found.depth),
-            "BIASED": _biased(call),
-            "DISTANCES": _distances(call),
+            "BIASED": biased(call),
+            "DISTANCES": distances(call),
             "FINE": int(fine(call)),
             **units,
         }
 
-
-LEAST = -(1 << 29)
-"""Lower than any score by more than all distances. Excluded elements have a score of twice that."""
 
 BLOCKS = {
     "units_16x64": Block(16, 64, 128, NVIDIA),
@@ -150,107 +157,16 @@ def choose(call: Call, target: Target) -> str:
     return next(iter((*((best,) if best in units else ()), *units, *fitting)), "")
 
 
-def macs(call: Call) -> int:
-    """The number of multiply-accumulates of both products."""
-    found = sizes(call)
-    return math.prod(found.scores) * (found.depth + found.width)
-
-
-def _biased(call: Call) -> int:
-    return int(call.inputs[4].numel > 1 or sizes(call).keys == 1)
-
-
-def _has_vectors(call: Call) -> bool:
-    """Whether rows of all operands begin at, and consist of, vectors of 16 elements."""
-    found = sizes(call)
-    numbers = itertools.chain(*operand_strides(found, call.attrs), (found.depth, found.width))
-    return all(n % 16 == 0 for n in numbers)
-
-
-def _params(call: Call) -> Params:
-    attrs, found = call.attrs, sizes(call)
-    ends = [] if fine(call) else [(attrs[end] - call.q.zero) << arithmetic.FRACTION for end in ("lo", "hi")]
-    offset, *bits = magic_rounding.pack(np.zeros(4, np.int64), *ends)[0, :, 0] if ends else (np.int32(0),)
-    strides = {**dict(zip(STRIDES, operand_strides(found, attrs), strict=True)), "result": result_strides(found, attrs)}
-    words = {name: tuple(n // 4 for n in numbers) for name, numbers in strides.items()}
-    counts = {"queries": found.queries, "keys": found.keys, "depth": found.depth, "width": found.width}
-    bias = call.inputs[4].shape
-    return {
-        **{name: (a, b, c, d) for name, (a, b, c, d) in words.items()},
-        "bias_dims": (bias[0], bias[1], bias[2], bias[3]),
-        **{name: np.uint32(n) for name, n in counts.items()},
-        "heads": np.uint32(found.heads),
-        "group": np.uint32(found.heads // found.shared),
-        "matrices": np.uint32(found.batch * found.heads),
-        "bias_words": np.uint32(-(-bias[3] // 4) * 2),
-        **{f"{name}_zero": np.int32(zero) for name, zero in zip(STRIDES, call.zeros, strict=False)},
-        "masked_score": np.int32(LEAST if attrs["even"] else 2 * LEAST),
-        "score_multiplier": np.float32(attrs["score_multiplier"]),
-        "multiplier": np.float32(attrs["multiplier"]),
-        "offset": offset,
-        **{name: b.view(np.float32) for name, b in zip(("low", "high", "magic"), bits, strict=bool(bits))},
-        "zero": np.int32(call.q.zero),
-        **(_fine_params(call) if fine(call) else {}),
-    }
-
-
-def _fine_params(call: Call) -> Params:
-    return {**arithmetic.stored_fields(call), "fraction": np.uint32(arithmetic.fraction(call.q.dtype))}
-
-
-def _distances(call: Call) -> int:
-    """The number of entries in the table of weights."""
-    return call.inputs[3].numel
-
-
-def fine(call: Call) -> bool:
-    """Whether weights have fourteen bits."""
-    return _distances(call) > 256
-
-
-FINE_HOOKS = (
-    "store_distances=store_fine_distances",
-    "softmax_weights=fine_softmax_weights",
-    "low_four=low_weight_four",
-    "store_sums=store_fine_sums",
-)
-COARSE_HOOKS = ("low_four=no_weight_four",)
-"""What the kernels with blocks link for weights of fourteen bits and of eight."""
-
-
-def _needed(call: Call) -> str:
-    """The prefix of the WGSL function that says which keys a row needs: all, or with a mask those up to the last one
-    that is not masked."""
-    return "masked" if len(call.inputs) > 5 else "all"
-
-
-def _row_hooks(call: Call) -> tuple[str, ...]:
-    kind = "fine" if fine(call) else "coarse"
-    return f"inverse_of_row={kind}_inverse", f"context_of_row={kind}_context", f"needed_keys={_needed(call)}_keys"
-
-
-def _pack_bias(call: Call, bias: Array) -> Array:
-    """The bias as the shaders read it: two int16 in a word, rows padded to a multiple of four numbers."""
-    lines = np.pad(bias.reshape(-1, bias.shape[-1]), ((0, 0), (0, -bias.shape[-1] % 4)))
-    return np.ascontiguousarray(lines.astype(np.int16)).reshape(-1).view("<i4")
-
-
-def _loads(call: Call, names: Sequence[str]) -> tuple[str, ...]:
-    """The links by which operands are read as vectors of four words where their rows allow it, else word by word."""
-    kind = "vector" if _has_vectors(call) else "words"
-    return tuple(f"{name}_words={name}_by_{kind}" for name in names)
-
-
 def _kernel(label: str, block: Block) -> Kernel:
     body = "attention_units" if block.unit else "attention_dots"
 
     def source(call: Call) -> tuple[str, ...]:
-        loads = _loads(call, STRIDES)
+        loads = loads_of(call, STRIDES)
         hooks = FINE_HOOKS if fine(call) else COARSE_HOOKS
-        return body, "attention", f"{_needed(call)}_steps", "scores", "mask", "dot", *loads, *hooks
+        return body, "attention", f"{needed(call)}_steps", "scores", "mask", "dot", *loads, *hooks
 
     def wide(call: Call) -> tuple[str, ...]:
-        return ("q", "k", "v")[: 3 if block.unit else 2] if _has_vectors(call) else ()
+        return ("q", "k", "v")[: 3 if block.unit else 2] if has_vectors(call) else ()
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         return block.groups(sizes(call)) * block.threads, 1, 1
@@ -269,9 +185,9 @@ def _kernel(label: str, block: Block) -> Kernel:
         preferred=lambda call, target: label == choose(call, target),
         turns=turns,
         wide=wide,
-        params=_params,
+        params=params_of,
         constants=block.constants,
-        prepack={4: _pack_bias},
+        prepack={4: pack_bias},
         threads=threads,
         workgroup=(block.threads, 1, 1),
         unrolled=lambda target: block.unit is not None,
@@ -295,20 +211,20 @@ def row_iterations(found: Sizes) -> int:
 def _by_rows() -> Kernel:
     return Kernel(
         "q8ta_attention",
-        lambda call: ("attention_rows", "scores", "mask", "dot", *_row_hooks(call)),
+        lambda call: ("attention_rows", "scores", "mask", "dot", *row_hooks(call)),
         (ONLY_4W,),
         ONLY_4W,
         turns=lambda call: row_iterations(sizes(call)),
-        params=lambda call: {**_params(call), "slices": np.uint32(_slices(call))},
+        params=lambda call: {**params_of(call), "slices": np.uint32(_slices(call))},
         constants=lambda call: {
             "DEPTH": sizes(call).depth // 4,
             "COLUMNS": min(sizes(call).width // 4, MOST_COLUMNS),
-            "BIASED": _biased(call),
+            "BIASED": biased(call),
             "QUERY_ZERO": int(call.zeros[0] != 0),
-            "DISTANCES": _distances(call),
+            "DISTANCES": distances(call),
             "FINE": int(fine(call)),
         },
-        prepack={4: _pack_bias},
+        prepack={4: pack_bias},
         threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * _slices(call), 1, 1),
         unrolled=where_loops_are_slow,
         cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
@@ -333,8 +249,8 @@ def _query_fits(call: Call, target: Target) -> bool:
 
 def _by_query() -> Kernel:
     def source(call: Call) -> tuple[str, ...]:
-        loads = _loads(call, ("key", "value"))
-        return "attention_query", "scores", "mask", "dot", *loads, *_row_hooks(call)
+        loads = loads_of(call, ("key", "value"))
+        return "attention_query", "scores", "mask", "dot", *loads, *row_hooks(call)
 
     return Kernel(
         "q8ta_attention.query",
@@ -344,20 +260,20 @@ def _by_query() -> Kernel:
         supports=_query_fits,
         preferred=lambda call, target: choose(call, target) == "query",
         turns=lambda call: sizes(call).keys,
-        wide=lambda call: ("k", "v") if _has_vectors(call) else (),
-        params=_params,
+        wide=lambda call: ("k", "v") if has_vectors(call) else (),
+        params=params_of,
         constants=lambda call: {
             "DEPTH": -(-sizes(call).depth // 16) * 4,
             "LENGTH": _length(sizes(call)),
             "THREADS": TEAM,
             "ACROSS": _across(sizes(call)),
             "DEPTH_FULL": int(sizes(call).depth % 16 == 0),
-            "BIASED": _biased(call),
+            "BIASED": biased(call),
             "QUERY_ZERO": int(call.zeros[0] != 0),
-            "DISTANCES": _distances(call),
+            "DISTANCES": distances(call),
             "FINE": int(fine(call)),
         },
-        prepack={4: _pack_bias},
+        prepack={4: pack_bias},
         threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * TEAM, 1, 1),
         workgroup=(TEAM, 1, 1),
         unrolled=lambda target: True,

@@ -29,5 +29,5 @@ fn source_of(p: vec4<u32>) -> vec4<u32> {
   return coord_WIDTH_PACKED(at, params.x_dims);
 }
 
-// Of a broadcast: the element's own place, or the first along dimensions of extent 1.
+// For a broadcast: the element's own index, or 0 along dimensions of extent 1.
 fn aligned_source(p: vec4<u32>) -> vec4<u32> { return min(p, params.x_dims - 1u); }

@@ -95,8 +95,8 @@ fn main(@builtin(local_invocation_index) local: u32,
           acc[i * QUADS + q] = add_sum(acc[i * QUADS + q], sum, factor);
         }
       }
-      for (var i = 0u; i < ROWS; i++) { a[i] = turned(a[i]); }
-      for (var j = 0u; j < HELD; j++) { held[j] = turned(held[j]); }
+      for (var i = 0u; i < ROWS; i++) { a[i] = rotated(a[i]); }
+      for (var j = 0u; j < HELD; j++) { held[j] = rotated(held[j]); }
     }
     w_at += 4u * QUADS;
     next = k_offset_after(k_offset);
@@ -123,7 +123,7 @@ fn main(@builtin(local_invocation_index) local: u32,
 }
 
 // The words of a vector, rotated so that the next turn multiplies the next word.
-fn turned(v: vec4<u32>) -> vec4<u32> { return v.yzwx; }
+fn rotated(v: vec4<u32>) -> vec4<u32> { return v.yzwx; }
 
 fn store_within(v: vec4<i32>, m: u32, quad: u32) {
   if (quad < params.quads) { store_value(v, m, quad, quad_offsets(quad)); }

@@ -136,7 +136,7 @@ class Attributes:
             if _is_same(store, values):
                 continue
             if isinstance(store, dict):
-                dict.clear(store)  # of dicts that transformers derives, `update` raises
+                dict.clear(store)  # the `update` of transformers' subclasses of dict raises
                 dict.update(store, values)
             else:
                 store[:] = values

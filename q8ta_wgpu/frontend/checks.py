@@ -18,7 +18,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 def check_module(module: Any) -> None:
     """Raises InputError unless `module` is a module in eval mode, in float32 and with finite parameters."""
-    exported = isinstance(module, GraphModule) and module.training  # torch has no eval() for it
+    exported = isinstance(module, GraphModule) and module.training  # such a module has no eval()
     if isinstance(module, ExportedProgram) or exported:
         raise InputError(
             f"expected a torch.nn.Module as it was written, found {type(module).__name__}: give the module it was "
@@ -49,7 +49,7 @@ def check_module(module: Any) -> None:
             raise InputError(f"the module's {name} is {tensor.dtype}: int8 is made from float32, call module.float()")
         if not torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all():
             raise InputError(f"the module's {name} holds NaN or infinity: train again, or load other values")
-    for name, buffer in module.named_buffers():  # an infinity may be meant, in a mask
+    for name, buffer in module.named_buffers():  # infinities are allowed, as in masks
         if not buffer.is_meta and buffer.is_floating_point() and buffer.isnan().any():
             raise InputError(f"the module's buffer {name} holds NaN: train again, or load other values")
 
@@ -97,7 +97,7 @@ def _way_out(x: torch.Tensor) -> str:
 
 def without_values(x: torch.Tensor) -> str:
     """Why a tensor is not a dense one with values; empty if it is."""
-    if x.is_nested:  # has no sizes to ask for
+    if x.is_nested:  # its sizes are not numbers
         return "nested"
     if x.is_meta:
         return "on the meta device"
@@ -183,7 +183,7 @@ def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
     batches: dict[str, int] = {}
     for position, (value, like) in enumerate(zip(values, wanted, strict=True)):
         if not isinstance(like, torch.Tensor):
-            if getattr(value, "shape", ()) or value != like:  # an array has no one answer
+            if getattr(value, "shape", ()) or value != like:  # comparing an array gives no single bool
                 raise InputError(f"argument {position} must be {shown(like)}, found {shown(value)}")
             continue
         sizes = [d if isinstance(d, int) else batches.get(str(d)) for d in like.shape]

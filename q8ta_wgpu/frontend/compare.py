@@ -106,8 +106,8 @@ def _rows(
         if stored in layers:
             layers[stored] = replace(layers[stored], output=True)
             continue
-        made = _rounded(node)  # behind a quantize that is none: a moved value keeps its bytes
-        if made.op == "call_function" and made.name in in_float and node.name in simulated:  # no state: it is no loss
+        made = _rounded(node)  # the output is a moved value, whose bytes are those of its source
+        if made.op == "call_function" and made.name in in_float and node.name in simulated:  # not a state
             q, array = graph.types[name].q, ours[name]
             real = array if q is None else _real(array, q.zero, q.scale)
             simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], real))
@@ -205,7 +205,7 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
     known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]
-    for transform in (lambda _: None, Quantizer().transform_for_annotation):  # others leave attention whole
+    for transform in (lambda _: None, Quantizer().transform_for_annotation):  # other quantizers do not expand attention
         transform(graph)
         found = graph.graph.find_nodes(op="placeholder")
         same = dict(zip(inputs, found, strict=True))
@@ -257,7 +257,7 @@ def _recorded(
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if isinstance(result, torch.Tensor) and n.op != "get_attr":
-                values[-1][n.name] = result.numpy().copy()  # a later call may write into it
+                values[-1][n.name] = result.numpy().copy()  # a later call may write into this memory
             return result
 
     for call in calls:

@@ -134,7 +134,7 @@ class Comparison:
         drawn = io.BytesIO()
         try:
             figure.savefig(drawn, format=Path(path).suffix[1:])
-        except ValueError as error:  # an ending that matplotlib does not know
+        except ValueError as error:  # a file name extension that matplotlib does not support
             raise InputError(f"cannot write {path}: {error}") from error
         write(Path(path), drawn.getvalue())
 

@@ -105,7 +105,7 @@ class _Network:
             if not wrong:
                 return (step, why) if why else _FREE
             why = why or (wrong if is_number else f"with {other}, {wrong}")
-            if is_number:  # as it will at any size
+            if is_number:  # the same at any size
                 break
         return (0, why) if tried else None
 
@@ -187,7 +187,9 @@ def _may_count(node: TorchNode) -> bool:
     arguments = named_arguments(node)
     indices = arguments.get("indices")
     for index in indices if isinstance(indices, (tuple, list)) else (indices, arguments.get("index")):
-        if isinstance(index, TorchNode) and len(index.meta["val"].shape) > 1:  # their rows are gathered as one list
+        if (
+            isinstance(index, TorchNode) and len(index.meta["val"].shape) > 1
+        ):  # rows of such indices are gathered as one list
             return True
     if str(node.target) == "aten.scaled_dot_product_attention.default":
         return arguments.get("scale") is None

@@ -98,7 +98,7 @@ class Traceable:
                 )
         if whole:
             check_random(program.graph)
-            if not self.any_batch:  # of a batch of any size more is folded first
+            if not self.any_batch:  # with a dynamic batch, more is folded first
                 import_decomposed(program)
         return program
 

@@ -49,6 +49,6 @@ def result_of(node: Node, values: Mapping[Node, Any]) -> Any:
     """The result of a call for these values of its operands."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     target: Any = node.target
-    if target in (_aten.view.default, _aten._unsafe_view.default):  # of what an expand repeats as well
+    if target in (_aten.view.default, _aten._unsafe_view.default):  # reshape also accepts the result of an expand
         target = _aten.reshape.default
     return target(*args, **kwargs)

@@ -224,5 +224,5 @@ def source_of(node: Node) -> str:
 
 def line_of(frames: Iterable[tuple[str, Any]]) -> str:
     """The last of the frames (file and line) that is in the user's code, as `file.py:12`; empty if none is."""
-    own = [f for f in frames if not f[0].startswith((*_LIBRARIES, "<"))]  # "<string>" is no file
+    own = [f for f in frames if not f[0].startswith((*_LIBRARIES, "<"))]  # "<string>" is not a file
     return f"{printable(Path(own[-1][0]).name)}:{own[-1][1]}" if own else ""

@@ -32,11 +32,11 @@ CHANNELS = "q8ta_channels"
 """Of a call: the divisors of its channels, and the terms subtracted from them (calibrate/equalize.py)."""
 
 
-def note(place: Node | GraphModule, name: str, said: Any) -> None:
+def note(target: Node | GraphModule, name: str, value: Any) -> None:
     """Adds a note to a node or a program."""
-    place.meta["custom"] = {**place.meta.get("custom", {}), name: said}
+    target.meta["custom"] = {**target.meta.get("custom", {}), name: value}
 
 
-def noted(place: Node | GraphModule, name: str, default: Any = None) -> Any:
+def noted(target: Node | GraphModule, name: str, default: Any = None) -> Any:
     """A note of a node or a program, or the default if it has none."""
-    return place.meta.get("custom", {}).get(name, default)
+    return target.meta.get("custom", {}).get(name, default)

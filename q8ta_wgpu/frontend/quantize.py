@@ -193,7 +193,7 @@ def _quantized(
         held = enough(graph, left) if asked.own.fit_weights else []
         follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
         model = observed(graph, asked.quantizer, held, follows, asked.own.fit_weights)
-        sizes = follows.sizes if follows is not None else None  # for the items that are not held yet
+        sizes = follows.sizes if follows is not None else None  # for the items that follow
         precision = asked.own.precision
         total = max(count, len(held))
         back = HeldBack(model, asked.example, precision == "int16", total) if precision != "int8" else None
@@ -240,5 +240,5 @@ class _Following:
         graphs = (self._source.graph(self.sizes.at(inputs, point)) for point in self.sizes.points[1:])
         self.sizes = annotate(model, self.sizes, [transformed(graph, self._quantizer) for graph in graphs])
         check_ends(module, model, inputs, self.sizes)
-        for index, item in enumerate(self._held):  # sizes may go up to a table's alone
+        for index, item in enumerate(self._held):  # tables may have limited the sizes
             checks.check_sizes(item, index, self.sizes)

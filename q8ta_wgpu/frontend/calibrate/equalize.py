@@ -50,7 +50,7 @@ def enough(model: GraphModule, items: Iterator[tuple[Tensor, ...]]) -> list[tupl
     held: list[tuple[Tensor, ...]] = []
     batched, size = _is_batched(model), 0
     while _count(held, batched) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
-        held.append(tuple(x.clone() for x in item))  # what gives them may write the next into the same memory
+        held.append(tuple(x.clone() for x in item))  # an iterable may reuse the memory of its items
         size += sum(x.nbytes for x in item)
     return held
 
@@ -106,7 +106,7 @@ class _Ranges(Sized):
         result = super().run_node(n)
         for axis in self._axes.get(n, ()):
             rows = result.movedim(axis, 0).reshape(result.shape[axis], -1)
-            low, high = rows.amin(1), rows.amax(1)  # a tenth of aminmax's time
+            low, high = rows.amin(1), rows.amax(1)  # takes a tenth of the time of aminmax
             before = self.ranges.get((n, axis), (low, high))
             self.ranges[n, axis] = torch.minimum(before[0], low), torch.maximum(before[1], high)
         return result

@@ -37,7 +37,7 @@ def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int) ->
 def check_ranges(prepared: GraphModule) -> None:
     """Raises InputError if an observer saw NaN or an infinity without an error."""
     for node, _, low, high in _ranges(prepared):
-        unseen = bool((low > high).all())  # an observer begins with infinities that enclose nothing
+        unseen = bool((low > high).all())  # an observer that saw nothing has an empty range
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise _not_finite(node, "the calibration")
 

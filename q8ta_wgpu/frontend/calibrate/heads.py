@@ -149,5 +149,5 @@ def _parts(x: Any, axis: int, each: int) -> Sequence[Any]:
     if isinstance(x, _Later):
         return x._split(axis, each)
     if isinstance(x, Tensor) and x.dim() >= -axis and x.shape[axis] > 1:
-        return torch.split(x, each, axis)  # gradients of these parts are put together once
+        return torch.split(x, each, axis)  # autograd concatenates the gradients of these slices once
     return [x]

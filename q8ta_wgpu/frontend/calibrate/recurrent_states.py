@@ -45,7 +45,7 @@ class States(torch.nn.Module):
         begun, *cell_states = (first,) if isinstance(first, Tensor) else first
         self.hidden = max(self.hidden, _size(begun))
         self.state = max(self.state, _size(cell_states[0]) if cell_states else _size(begun))
-        if not cell_states or self.state + x.shape[self.time] <= _STATE:  # a step adds less than 1
+        if not cell_states or self.state + x.shape[self.time] <= _STATE:  # every step adds less than 1
             return
         x, hidden = x.movedim(self.time, 0), hidden.movedim(self.time, 0)
         for direction, made in enumerate(hidden.chunk(len(begun), -1)):

@@ -82,7 +82,7 @@ class Search:
         taken, floats = widths(steps), any(step.drifts for step in steps)
         exact = [step for step in every if step.reading in taken and not step.drifts]
         most = [max(_DECIBEL * _SPARE / WITHIN * limit, _CLEAN) for limit in limits]
-        judged = [*exact, *self.also(exact)] if self.few_runs else exact  # the run that says what to predict
+        judged = [*exact, *self.also(exact)] if self.few_runs else exact  # this run also gives the prediction
         return exact if floats and self._suffice(judged, most) else steps
 
     def _foreseen(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:

@@ -56,7 +56,7 @@ def factors_before_cats(model: GraphModule) -> None:
             continue
         inputs, *dim = cat.args
         rank = cat.meta["val"].dim()
-        along = (*dim, 0)[0] % rank - rank  # counted from the end, as shapes broadcast
+        along = (*dim, 0)[0] % rank - rank  # counted from the last dimension, as in broadcasting
         if factor.meta["val"].dim() >= -along and factor.meta["val"].shape[along] > 1:
             continue
         cat.args = ([call(cat, user.target, x, factor, like=user) for x in inputs], *dim)

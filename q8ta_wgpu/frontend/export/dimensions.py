@@ -177,7 +177,7 @@ def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int
     if isinstance(spec, _DerivedDim):
         offset = int(spec.fn(0))
         terms = {(root.__name__,): int(spec.fn(1)) - offset, **({(): offset} if offset else {})}
-    least = int(root.min) if int(root.min) > 0 else 2  # as torch.export has it
+    least = int(root.min) if int(root.min) > 0 else 2  # as in torch.export
     largest = int(root.max) if isinstance(root.max, int) and root.max < UNBOUNDED else UNBOUNDED
     return root.__name__, terms, least, largest
 

@@ -53,7 +53,7 @@ def new_constant(model: GraphModule, before: Node, name: str, value: Tensor, lik
         made = before.graph.get_attr(name)
     made.meta = dict((like or before).meta)
     known = [v for v in pytree.tree_leaves(made.meta.get("val")) if hasattr(v, "fake_mode")]
-    if known:  # the calls that torchao makes have no values
+    if known:  # torchao's own calls have no values
         made.meta["val"] = known[0].fake_mode.from_tensor(value, static_shapes=True)
     return made
 
@@ -95,7 +95,9 @@ def set_constants(model: GraphModule, node: Node, tensors: Mapping[str, Tensor])
     names, arguments = argument_names(node), named_arguments(node)
     arguments |= {name: folded(model, node, name, value) for name, value in tensors.items()}
     positional = names[: max(len(node.args), *(names.index(name) + 1 for name in tensors))]
-    node.args = tuple(arguments.pop(name, None) for name in positional)  # what is left out before a weight or bias
+    node.args = tuple(
+        arguments.pop(name, None) for name in positional
+    )  # None for arguments before a weight or bias that the call leaves out
     node.kwargs = arguments
     for n in before:
         if is_constant(n) and not n.users:
@@ -107,5 +109,5 @@ def folded(model: GraphModule, node: Node, name: str, value: Tensor, before: Nod
     which it is read."""
     parameter = torch.nn.Parameter(value.float().contiguous(), requires_grad=False)
     made = new_constant(model, before or node, f"{node.name}_folded_{name}", parameter, like=node)
-    made.meta = {"val": made.meta["val"]}  # nothing that was noted of the call
+    made.meta = {"val": made.meta["val"]}  # without the notes of the call
     return made

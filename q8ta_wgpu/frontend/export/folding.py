@@ -82,12 +82,12 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
         if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
             continue
         folded = new_constant(module, node, f"_folded_{node.name}", value.detach().clone())
-        if quantizing:  # element by element: its shape follows from the same sizes
+        if quantizing:  # it is elementwise, so its shape follows from the same sizes
             for source in node.all_input_nodes:
                 if "shape" in (said := noted(source, SIZES, {})):
                     note(folded, SIZES, said)
         node.replace_all_uses_with(folded)
-    for node in reversed(list(values)):  # torch counts attention as random, and leaves it
+    for node in reversed(list(values)):  # torch marks attention as random, and does not remove it
         if not node.users:
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()

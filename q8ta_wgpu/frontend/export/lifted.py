@@ -56,7 +56,7 @@ def lifted(
             specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(made.name), None))
         rounded: dict[Any, torch.Tensor] = {}
         for node in module.graph.nodes:
-            if node.op == "get_attr":  # a module: what an operator of higher order calls
+            if node.op == "get_attr":  # a module that a higher-order operator calls
                 nodes[node] = attributes.get(node.target) or graph.node_copy(node)
             elif node.op == "call_function":
                 nodes[node] = _copied(graph, node, nodes, rounded)
@@ -89,7 +89,7 @@ def _outputs(graph: Graph, output: Node, nodes: Mapping[Node, Any], states: list
     """Adds the output to a graph and returns its results' entries in the signature. The last results are states."""
     results: list[Any] = [*torch.fx.map_arg(output.args[0], nodes.__getitem__)]  # type: ignore[misc]
     written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
-    for i, value in enumerate(written):  # torch tells what states become apart by its names
+    for i, value in enumerate(written):  # torch requires different names for the results that are states
         if value in written[:i]:
             written[i] = graph.call_function(torch.ops.aten.clone.default, (value,))
             written[i].meta = dict(value.meta)

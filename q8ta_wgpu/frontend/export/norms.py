@@ -1,5 +1,5 @@
-"""Folds batch norms and constant factors and terms into the convolutions and linears before them, where that is exact,
-before PT2E looks at a float program."""
+"""Folds batch norms, constant factors and terms into the convolutions and linears before them, where that is correct.
+PT2E would fold some of them wrongly."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
     bias = affine.get("bias", 0.0) + (own.get("bias", 0.0) - affine["running_mean"]) * factor
     set_constants(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias})
     results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
-    for node in (*results, norm):  # of a batch norm with several results only the first has readers
+    for node in (*results, norm):  # only the first of a batch norm's results has readers
         node.replace_all_uses_with(norm.all_input_nodes[0])
         model.graph.erase_node(node)
 
@@ -139,7 +139,7 @@ def _channel(weighted: Node) -> int:
 
 def by_output(node: Node, weight: Tensor, factor: Tensor) -> Tensor:
     """A weight, multiplied by a number for each output."""
-    if is_weighted(node) and is_transposed(node):  # (inputs, outputs / groups, ...), of each group its own outputs
+    if is_weighted(node) and is_transposed(node):  # (inputs, outputs / groups, ...), and each group has its own outputs
         return _by_group(node, weight, factor)
     return weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
 

@@ -74,7 +74,7 @@ def _call(node: Node, arguments: Any) -> tuple[Callable[..., Any], list[Node]]:
         operands = [next(left) if isinstance(leaf, Node) else _split(leaf) for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(operands, structure)
         result = RULES[node.target](node.target, *args, **kwargs)
-        return list(result) if isinstance(result, Pair) else result  # a tracer takes named tuples for calls
+        return list(result) if isinstance(result, Pair) else result  # a tracer treats named tuples as calls
 
     return function, [leaf for leaf in leaves if isinstance(leaf, Node)]
 
@@ -203,7 +203,7 @@ _MOVES = (
 
 RULES: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_MOVES, _each),
-    # Parts lie in memory otherwise than pairs do.
+    # The memory layout of a Pair differs from that of a complex tensor.
     **dict.fromkeys((_aten.view.default, _aten._unsafe_view.default), lambda _, *args: _each(torch.reshape, *args)),
     **dict.fromkeys((_aten.mm.default, _aten.bmm.default, _aten.matmul.default), _matrix_product),
     **dict.fromkeys((_aten.full.default,), _filled),

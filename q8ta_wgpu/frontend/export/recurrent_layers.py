@@ -41,7 +41,7 @@ def expand_recurrent(module: GraphModule) -> None:
         _expand(module, node)
         module.graph.erase_node(node)
     if found:
-        fold(module)  # parts of first states
+        fold(module)  # folds slices of constant first states
 
 
 def feeds_states(node: Node) -> bool:

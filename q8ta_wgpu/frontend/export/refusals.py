@@ -45,7 +45,7 @@ def untraceable(error: Exception) -> UnsupportedError:
         )
     elif "register a pytree" in text:
         way = "return tensors in tuples, lists or dicts"
-    elif "nn_module_stack metadata" in text:  # of the copy that torch adds for self.table = self.table.contiguous()
+    elif "nn_module_stack metadata" in text:  # the copy that torch adds for self.table = self.table.contiguous()
         way = "assign no buffer to itself in forward: do that once, in __init__"
     said = one_line(text.partition("\nCaused by:")[0] or type(error).__name__)
     where = line_of((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))

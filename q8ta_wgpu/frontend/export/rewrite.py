@@ -31,7 +31,7 @@ _COPIES = ("aten.cat.default", "aten.clone.default")
 
 
 def rewrite(program: ExportedProgram) -> None:
-    """Replaces operators that the table lacks in a program, which is changed, if that is simple.
+    """Replaces operators that the table lacks in a program, which is changed, where equality is certain.
 
     These are in-place elementwise operators and copies on values of which no view is read later, aliases, inactive
     dropouts, embedding bags, constants assembled by writes, and composites with one result. Weighted sums are also
@@ -147,7 +147,7 @@ def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | Non
         source = node.args[1]
         value, copied = (n.meta["val"] for n in (node, source))  # type: ignore[union-attr]
         alike = (copied.dtype, copied.shape) == (value.dtype, value.shape)
-        return (torch.ops.aten.clone.default, (source,), {}) if alike else None  # what is copied may change later
+        return (torch.ops.aten.clone.default, (source,), {}) if alike else None  # the source may change later
     name = target._schema.name.removeprefix("aten::").removesuffix("_")
     functional = getattr(getattr(torch.ops.aten, name, None), target._overloadname, None)
     if functional is None or str(functional) not in ATEN:
@@ -222,7 +222,7 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
 
     try:
         graph = operators_of(made_of, values, table())
-    except Exception:  # whatever keeps torch from tracing it alone: it is decomposed with all others
+    except Exception:  # torch cannot trace the call alone: the whole program is decomposed
         return None
     views, varying = _views(node), set[Node]()
     for made in graph.nodes:

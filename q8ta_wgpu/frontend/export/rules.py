@@ -201,7 +201,7 @@ def embedding_bags(
         return rows.mean(1) if mode == _MEAN else rows.sum(1)
     chosen = counted.to(rows.dtype)
     sums = (rows * chosen.unsqueeze(-1)).sum(1) if even else chosen @ rows[0]
-    return sums / counted.sum(1, True).clamp(min=1) if mode == _MEAN else sums  # counts are integers, not rounded
+    return sums / counted.sum(1, True).clamp(min=1) if mode == _MEAN else sums  # counts are exact integers
 
 
 def _inside(offsets: Tensor, count: int, include_last: bool) -> Tensor:

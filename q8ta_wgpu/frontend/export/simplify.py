@@ -61,7 +61,7 @@ class _Axis(NamedTuple):
 
     def pads(self, ceil_mode: bool) -> bool:
         """Whether the pooling's own padding, which is equal on both sides, makes the same windows for any size."""
-        added = self.stride - 1 if ceil_mode else 0  # what ceil_mode adds at the end
+        added = self.stride - 1 if ceil_mode else 0  # the most elements that ceil_mode adds at the end
         return self.after - self.before == added and self.before + self.padding <= self.kernel // 2
 
 

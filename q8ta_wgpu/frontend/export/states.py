@@ -82,7 +82,7 @@ class States:
         names: list[str] = []
         for name, value in inspect.signature(self._module.forward).bind(*arguments).arguments.items():
             names += [f"{name}_{i}" for i in range(len(value))] if isinstance(value, tuple) else [name]
-        for buffer in self.names:  # notes of the report name them
+        for buffer in self.names:  # the report mentions them by name
             name = f"state_{re.sub(r'[^0-9A-Za-z_]', '_', buffer)}"
             names.append(name if name not in names else f"{name}_{len(names)}")
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -21,7 +21,7 @@ _LIBRARY = torch.library.Library("q8ta_wgpu", "DEF")  # type: ignore[no-untyped-
 def torch_lock() -> AbstractContextManager[Any]:
     """The lock under which torch.compile traces. Tracing stores its state in global variables, so that only one thread
     may do it at a time."""
-    from torch._dynamo.convert_frame import compile_lock  # a second to import, and torch.export imports it as well
+    from torch._dynamo.convert_frame import compile_lock  # takes a second to import; torch.export imports it, too
 
     lock: AbstractContextManager[Any] = compile_lock
     return lock
@@ -50,7 +50,7 @@ class _Answered(TorchFunctionMode):
         """The answer to a call."""
         if func is Tensor.__bool__ and _asks_for_causal():
             return False
-        if func in _LAYERS and isinstance(args[3], bool):  # that of a packed sequence has a list there
+        if func in _LAYERS and isinstance(args[3], bool):  # the overload for packed sequences has a list there
             func = _LAYERS[func]
         return func(*args, **(kwargs or {}))
 

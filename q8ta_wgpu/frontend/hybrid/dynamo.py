@@ -51,7 +51,7 @@ def backend(
         {dim: torch.export.Dim.DYNAMIC for dim, size in enumerate(_shape(placeholders[i])) if not isinstance(size, int)}
         for i in user_inputs
     )
-    with torch._guards.tracing(None):  # dynamo's own trace of the module is not to take part in this one
+    with torch._guards.tracing(None):  # independent of dynamo's own trace of the module
         program = traced(lambda: torch.export.export(frozen, inputs, dynamic_shapes=shapes))
         compiled = hybrid(program, (options or {}).get("device"))
     return lambda *args: compiled(*(args[i] for i in user_inputs))

@@ -123,7 +123,7 @@ class GraphBuilder:
         is 128 less. A constant stays as it is."""
         if self.is_constant(name):
             return self.result(name)
-        if self.type(name).q == UINT8:  # bytes that were given and moved
+        if self.type(name).q == UINT8:  # an input of uint8, moved or not
             return name
         self.rounded(self.result(self.floats(name)), UINT8)
         return self.graph.nodes[-1].inputs[0]
@@ -209,7 +209,7 @@ class GraphBuilder:
         if name in self.raw and name not in self.graph.types:
             array = self.raw[name]
             if array.dtype.kind == "f":
-                array = array.astype(np.float32, copy=False)  # what is held here is no tensor's memory
+                array = array.astype(np.float32, copy=False)  # arrays of constants share no memory with tensors
             elif array.dtype not in (np.int8, np.int16):
                 array = array.astype(np.int32)
             self.graph.types[name] = TensorType(array.shape, str(array.dtype))

@@ -59,7 +59,7 @@ class Ranges:
         found = self._of_call(node)
         most = max(map(abs, found)) if found else 0
         limit = LARGEST if self.computes_int32(node) else EXACT
-        if not whole:  # floats past EXACT are integers that are exact
+        if not whole:  # floats beyond EXACT are exact integers
             found = found if most <= LARGEST else None
         elif limit < (reached := max(most, self.read(node) if limit == EXACT else 0)) < math.inf:
             raise beyond(reached, limit)
@@ -249,7 +249,7 @@ def _combined(node: Node, arguments: Mapping[str, Any]) -> int:
 
 def _power(ends: tuple[float, float], count: int) -> Range:
     """The range of a product of that many factors."""
-    most = min(max(map(abs, ends)), LARGEST) ** min(count, 32)  # 2^32 is too large already
+    most = min(max(map(abs, ends)), LARGEST) ** min(count, 32)  # 2^32 already exceeds every limit
     return -most, most
 
 
