@@ -14,6 +14,7 @@ from q8ta_wgpu.ir.graph import (
     FLOAT32,
     INT8,
     INT8X4,
+    INT16,
     INT16X4,
     INT32,
     RANGES,
@@ -107,8 +108,10 @@ def float_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
     names = []
     for position, array in enumerate(float_inputs(op, case)):
         if op.operand(position, case.attrs).constant:
-            dtype = op.operand(position, case.attrs).dtypes[0]
+            dtypes = op.operand(position, case.attrs).dtypes
+            dtype = INT16 if case.values == "int16" and INT16 in dtypes else dtypes[0]
             steps = {FLOAT32: array, INT8: np.clip(50 * array, -127, 127).astype(np.int8)}
+            steps[INT16] = np.clip(13_000 * array, -32767, 32767).astype(np.int16)
             names.append(graph.add_constant(f"c{position}", steps[dtype] if dtype in steps else places(op, case)))
             continue
         name = f"x{position}"

@@ -196,7 +196,7 @@ class Case:
     """One tested call: shapes of the operands in order, attributes, and which data to draw.
 
     `values` names a rule of the tests for data: 'random', 'saturate' (results far outside int8), 'ties', 'bits32' (of
-    the weight, 4 with a factor for each 32 inputs).
+    the weight, 4 with a factor for each 32 inputs), 'int16' (of a constant that may have them).
     """
 
     shapes: tuple[Shape, ...]

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import q8ta_wgpu as q8
 from tests.importing import Wrapped, flat, imported
+from tests.quantizing import Plain, data
 
 BOUNDS = torch.tensor([-1.0, 0.0, 0.5])
 ROWS = torch.arange(2)
@@ -236,3 +237,19 @@ def test_a_program_of_nothing_but_sums_by_place() -> None:
     x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     model = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
     np.testing.assert_allclose(q8.Session(model, "reference")(x), module(x), atol=0.1)
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])
+def test_a_product_with_a_vector_is_a_layer(shape: tuple[int, ...]) -> None:
+    """Of one output, whose weight is int8."""
+    torch.manual_seed(0)
+    vector = torch.nn.Parameter(torch.randn(8))
+    module = Plain(lambda m, x: m.first(x) @ m.vector, first=torch.nn.Linear(8, 8))
+    module.register_parameter("vector", vector)
+    batches = [data(*shape, seed=s) for s in range(4)]
+    program = q8.quantize(module.eval(), (batches[0],), batches, progress=False)
+    model = q8.compile(program)
+    report = model.report()
+    assert not report.float32 and report.macs[0] == report.macs[1]
+    found = q8.Session(model, "reference")(batches[0].numpy())
+    np.testing.assert_allclose(found, module(batches[0]).detach().numpy(), atol=0.1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +40,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
     on_steps,
     shares_of_255,
     sums_weights,
+    usual_noise,
 )
 from q8ta_wgpu.frontend.calibrate.states import feed_back, near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, kept, ranked, traffic, widths
@@ -64,6 +64,10 @@ count: of fewer than that, other inputs exceed the ranges."""
 
 _MOSTLY = 2.0
 """How much more noise the yardstick has with ranges of other inputs where most of it is what they clip."""
+
+_RARE = 3.0
+"""How much more noise the yardstick has with its largest errors than without them where they are rare, and other noise
+would hide behind them. Of normal errors the largest tenth makes it 1.7 times as much."""
 
 _LARGE = 4e9
 """What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
@@ -201,7 +205,8 @@ class Precisions:
             self._ranges = [*self._ranges, {}]
             self._clip_all_but(())
             self.yardstick = self._noise_of_yardstick()
-        self._allowed = list(map(_allowed, self.yardstick, [*self.floats[0]] * len(self._rounders)))
+        allowed = map(_allowed, self.yardstick, [*self.floats[0]] * 2 * len(self._rounders))
+        self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
         lasting = itertools.compress(states_of(observed), self.calls.lasting)
         self._kept = kept(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
         self._always = [*always(self.storage), *rows, *self._kept]
@@ -209,7 +214,8 @@ class Precisions:
 
     def is_worse(self) -> bool:
         """Whether the yardstick has more noise on some output, more than is left, with the weights as they are."""
-        return any(map(operator.gt, self._noise_of_sums(), self._allowed))
+        pairs = enumerate(zip(self._noise_of_sums(), self._allowed, strict=True))
+        return any(ratio > allowed for i, (ratio, allowed) in pairs if self._is_whole(i))
 
     def choose(self) -> Precision | None:
         """Widens what needs it, in the module itself; None where no output has a yardstick."""
@@ -247,7 +253,8 @@ class Precisions:
     # --- what is simulated ---
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
-        """The noise of each output with these values widened, and those that always are; once the weights stay."""
+        """The noise of each output, as `_noise_by_ranges` has it, with these values widened, and those that always are;
+        once the weights stay."""
         chosen = {**widths(self._always), **chosen}
         given = frozenset(chosen.items())
         if given in self._simulated:
@@ -272,6 +279,15 @@ class Precisions:
 
         self._simulated[given] = self._noise_by_ranges(views, weight, shares)
         return self._simulated[given]
+
+    def _is_whole(self, i: int) -> bool:
+        """Whether noise at this place is all of an output's: for each of the ranges, that of all outputs comes behind
+        that without the largest errors."""
+        return bool(i // len(self.floats[0]) % 2)
+
+    def _counts(self, i: int) -> bool:
+        """Whether noise at this place is asked for: that without the largest errors where these make most of all."""
+        return self._is_whole(i) or _RARE * self.yardstick[i] < self.yardstick[i + len(self.floats[0])]
 
     def _noise_of_sums(self) -> list[float]:
         """The noise of each output where only what sums read is rounded, and weights; with rounded tables, to which
@@ -316,11 +332,13 @@ class Precisions:
             self.rounder.let_clip(stored)
 
     def _noise_by_ranges(self, *ways: Any) -> list[float]:
-        """The noise of each output with these ways to round, with each of the ranges."""
+        """The noise of each output with these ways to round, without its largest errors and with them, with each of the
+        ranges."""
         found: list[float] = []
         for rounder in self._rounders:
             self.rounder = rounder
-            found += noise(self._outputs(*ways), self.floats)
+            outputs = self._outputs(*ways)
+            found += [*usual_noise(outputs, self.floats), *noise(outputs, self.floats)]
         return found
 
     def _outputs(

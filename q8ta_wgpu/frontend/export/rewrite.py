@@ -51,7 +51,8 @@ def rewrite(program: ExportedProgram) -> None:
         elif target._schema.is_mutable:
             _make_functional(node)
         elif isinstance(kind(node), WeightedSum):
-            if not _follows(named_arguments(node).get("weight"), program.graph_signature.user_inputs):
+            given = named_arguments(node)
+            if not _follows(given.get("weight", given.get("other")), program.graph_signature.user_inputs):
                 _name_one(program, node)
             elif target in AS_PRODUCTS:
                 _expand(program, node, traced)
@@ -90,23 +91,26 @@ def _follows(node: Any, inputs: Container[Any]) -> bool:
 
 
 def _name_one(program: ExportedProgram, node: Node) -> None:
-    """Gives a convolution of one image a batch of one, and a linear for one output a dimension of outputs."""
+    """Gives a convolution of one image a batch of one, and a linear for one output, which may be written as a product
+    with a vector, a dimension of outputs."""
     arguments = named_arguments(node)
-    x, weight = arguments.get("input"), arguments.get("weight")
-    if not isinstance(x, Node) or not isinstance(weight, Node):
+    x = arguments.get("input", arguments.get("self"))
+    weight, vector = arguments.get("weight"), arguments.get("other")
+    matrix = weight if isinstance(weight, Node) else vector
+    if not isinstance(x, Node) or not isinstance(matrix, Node):
         return
     if convolves(node):
         one, dim = x, 0
-        implied = x.meta["val"].dim() < weight.meta["val"].dim()
+        implied = x.meta["val"].dim() < matrix.meta["val"].dim()
     else:
-        one, dim = weight, -1
-        implied = weight.meta["val"].dim() == 1
+        one, dim = matrix, -1
+        implied = matrix.meta["val"].dim() == 1 and (matrix is weight or x.meta["val"].dim() > 1)
     if not implied:
         return
     value = node.meta["val"]
     result = call(node.next, torch.ops.aten.squeeze.dim, node, dim, like=node, value=value)
     replace(program, node, result)
-    node.replace_input_with(one, call(node, torch.ops.aten.unsqueeze.default, one, 0))
+    node.replace_input_with(one, call(node, torch.ops.aten.unsqueeze.default, one, int(one is vector)))
     node.meta = {**node.meta, "val": value.unsqueeze(dim)}
 
 
