@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
@@ -26,6 +28,12 @@ _TRIED = 16
 """Ranges, the best by the estimate, whose error is computed: an estimate knows no zero point."""
 
 _BINS = 2048
+
+_PEAKS, _LARGEST = 16, 4
+"""Inputs from which on their largest values say how far others reach, and how many of these tell it."""
+
+_FARTHEST = 0.5
+"""How far a range reaches at most beyond what was met, in its span."""
 
 
 class Range:
@@ -112,6 +120,31 @@ def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[floa
         return float(lows.min()), float(highs.max())
     row, column = divmod(int(best[np.argmin(errors)]), len(highs))
     return float(lows[row]), float(highs[column])
+
+
+def beyond(peaks: Sequence[float], each: float, span: float) -> float:
+    """How far a range should reach beyond the largest value that was met, for the least squared error over other
+    inputs.
+
+    Of n inputs the next one has the largest value with a chance of 1/(n + 1), which is farther by some amount b, as far
+    as the largest values lie apart: their tail is taken for exponential. So a range that reaches t farther clips 2 b^2
+    exp(-t/b) / (n + 1) of squared error, and each of its steps is coarser.
+
+    Args:
+        peaks: the largest value of each input.
+        each: how many values an input has that are not zero.
+        span: from the smallest to the largest value that was met.
+    """
+    found = sorted(peaks, reverse=True)
+    if len(found) < _PEAKS or found[0] <= 0:
+        return 0.0
+    apart = sum((i + 1) * (found[i] - found[i + 1]) for i in range(_LARGEST)) / _LARGEST
+    if apart <= 0:
+        return 0.0
+    farther = np.linspace(0, _FARTHEST, _CANDIDATES) * span
+    rounding = each * ((span + farther) / 255) ** 2 / 12
+    clipping = 2 * apart**2 * np.exp(-farther / apart) / (len(found) + 1)
+    return float(farther[np.argmin(rounding + clipping)])
 
 
 def _error(counts: Array, x: Array, low: float, step: float, steps: int) -> float:

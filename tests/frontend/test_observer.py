@@ -12,6 +12,13 @@ from torchao.quantization.pt2e import HistogramObserver
 
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 
+INT8: dict[str, Any] = {
+    "dtype": torch.int8,
+    "quant_min": -128,
+    "quant_max": 127,
+    "qscheme": torch.per_tensor_affine,
+}
+
 
 def heavy_tails(generator: torch.Generator) -> Tensor:
     return torch.randn(20000, generator=generator) / torch.rand(20000, generator=generator).sqrt()
@@ -98,3 +105,30 @@ def test_zeros_alone() -> None:
     scale, zero = qparams(observer)
     assert float(scale) > 0
     assert -128 <= int(zero) <= 127
+
+
+def _error_on_others(observer: RangeObserver, others: torch.Tensor) -> float:
+    scale, zero = observer.calculate_qparams()
+    rounded = ((others / scale).round() + zero).clamp(-128, 127).sub(zero) * scale
+    return float((rounded - others).square().mean())
+
+
+def test_few_small_inputs_leave_room_for_others() -> None:
+    """Of 32 inputs the next one reaches further once in 33 times. Many values, or few inputs, say nothing of it."""
+    random = torch.Generator().manual_seed(0)
+    given, others = torch.randn(32, 16, generator=random), torch.randn(4000, 16, generator=random)
+    given, others = (x * x.abs().mean(1, keepdim=True) for x in (given, others))
+    roomy, narrow = RangeObserver(**INT8), RangeObserver(**INT8)
+    for observer in (roomy, narrow):
+        for x in given:
+            observer(x)
+    narrow.peaks.clear()
+    assert _error_on_others(roomy, others) < 0.8 * _error_on_others(narrow, others)
+
+
+@pytest.mark.parametrize(("inputs", "values"), [(8, 16), (32, 20000)])
+def test_a_range_is_what_was_met(inputs: int, values: int) -> None:
+    given, observer = torch.rand(inputs, values, generator=torch.Generator().manual_seed(0)), RangeObserver(**INT8)
+    for x in given:
+        observer(x)
+    assert float(observer.calculate_qparams()[0]) == pytest.approx(float(given.max()) / 255, rel=1e-6)
