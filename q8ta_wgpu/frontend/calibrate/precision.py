@@ -27,6 +27,7 @@ from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import (
     ROLES,
+    Kept,
     Reads,
     Rounder,
     Run,
@@ -60,6 +61,11 @@ count: of fewer than that, other inputs exceed the ranges."""
 _LARGE = 4e9
 """What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
 the random signs and one kind of ranges."""
+
+_KEPT = 2**30
+"""Most bytes of values that are kept from one simulated run to the next."""
+
+_NONE: Iterator[None] = itertools.repeat(None)
 
 _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
@@ -193,6 +199,7 @@ class Precisions:
         steps: list[Step] = []
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
+            self._kept.clear()  # gradients take as much memory
             needed = needs(self.storage, self.rounder, self.items, outputs, SIGNS // 2 if self._large else SIGNS)
             for step in self._always:
                 needed.pop(step.reading, None)
@@ -214,6 +221,11 @@ class Precisions:
         return Precision(notes, *(decibels(found[worst]) for found in (self.yardstick, plain, predicted)))
 
     # --- what is simulated ---
+
+    @functools.cached_property
+    def _kept(self) -> Kept:
+        """What is kept from run to run, once the weights stay."""
+        return Kept(self.storage, len(self._rounders) * len(self.items), 0 if self._large else _KEPT)
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output with these values widened, and those that always are; once the weights stay."""
@@ -237,7 +249,8 @@ class Precisions:
             finer = (node, "products") in chosen and self.storage.transforms(reader)
             return value if finer else self._weight(node, value, reader)
 
-        self._simulated[given] = self._noise_by_ranges(views, weight, shares)
+        self._kept.forget(chosen)
+        self._simulated[given] = self._noise_by_ranges(views, weight, shares, iter(self._kept.values))
         return self._simulated[given]
 
     def _noise_of_sums(self) -> list[float]:
@@ -272,12 +285,15 @@ class Precisions:
         for stored in self.storage.stored:
             self.rounder.let_clip(stored)
 
-    def _noise_by_ranges(self, *ways: Any) -> list[float]:
-        """The noise of each output with these ways to round, with each of the ranges."""
+    def _noise_by_ranges(
+        self, views: Any, weight: Any, shares: Any, known: Iterator[dict[Node, Any] | None] = _NONE
+    ) -> list[float]:
+        """The noise of each output with these ways to round, with each of the ranges; `known` values are not computed
+        again."""
         found: list[float] = []
         for rounder in self._rounders:
             self.rounder = rounder
-            found += noise(self._outputs(*ways), self.floats)
+            found += noise(self._outputs(views, weight, shares, known), self.floats)
         return found
 
     def _outputs(
@@ -285,8 +301,9 @@ class Precisions:
         views: Callable[[Node, Tensor], Views],
         weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
+        known: Iterator[dict[Node, Any] | None] = _NONE,
     ) -> list[list[Tensor]]:
-        return [Run(self.storage, views, weight, shares).outputs(item) for item in self.items]
+        return [Run(self.storage, views, weight, shares).outputs(item, next(known)) for item in self.items]
 
     def _unrounded(self, node: Node, value: Tensor) -> Views:
         return dict.fromkeys(self.storage.values[node].users[node].values(), value)
