@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 import q8ta_wgpu as q8
 from bench.noise import decibels
@@ -23,7 +23,7 @@ from q8ta_wgpu.frontend.calibrate import precision
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precisions
-from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Rounder, Width
+from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Rounder, Run, Width
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.runtime.device import Device
@@ -388,6 +388,38 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
     items = [data(16, 8, seed=s) for s in range(8)]
     q8.quantize(module, (items[0],), items, progress=False)
     assert backward
+
+
+def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is before a value that is stored in another way is not computed again, and the noise is the same."""
+    runs = [0]
+    run_node = Run.run_node
+
+    def counted(self: Run, n: Node) -> Any:
+        runs[-1] += 1
+        return run_node(self, n)
+
+    def choose(self: Precisions) -> None:
+        every = [(stored, role) for stored in self.storage.stored for role in ROLES if stored.readers(role)]
+        choices: list[dict[Reading, Width]] = [{}, {every[-1]: "float32"}, {every[-2]: "int16"}, {every[0]: "int16"}]
+        found = []
+        for kept in (True, False):
+            monkeypatch.setattr(precision, "_KEPT", 2**29 if kept else 0)
+            vars(self).pop("_kept", None)
+            self._simulated.clear()
+            runs.clear()
+            for choice in choices:
+                runs.append(0)
+                found.append(self._noise(choice))
+            assert all(b < runs[0] / 2 for b in runs[1:3]) if kept else len(set(runs)) == 1, runs
+        assert found[:4] == found[4:]
+
+    monkeypatch.setattr(Precisions, "choose", choose)
+    monkeypatch.setattr(Run, "run_node", counted)
+    torch.manual_seed(0)
+    layers = (layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh()))
+    q8.quantize(nn.Sequential(*layers).eval(), (data(4, 8),), [data(4, 8, seed=s) for s in range(4)], progress=False)
+    assert runs
 
 
 def _graph(module: nn.Module, *inputs: Tensor) -> GraphModule:

@@ -27,6 +27,7 @@ from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import (
     ROLES,
+    Kept,
     Reads,
     Rounder,
     Run,
@@ -72,6 +73,11 @@ would hide behind them. Of normal errors the largest tenth makes it 1.7 times as
 _LARGE = 4e9
 """What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
 the random signs and one kind of ranges."""
+
+_KEPT = 2**30
+"""Most bytes of values that are kept from one simulated run to the next."""
+
+_NONE: Iterator[None] = itertools.repeat(None)
 
 _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
@@ -226,6 +232,7 @@ class Precisions:
         steps: list[Step] = []
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
+            self._runs.clear()  # gradients take as much memory
             needed = needs(self.storage, self.rounder, self.calls, outputs, SIGNS // 2 if self._large else SIGNS)
             known = widths(self._kept)  # which may be left in float32
             for step in self._always:
@@ -252,6 +259,12 @@ class Precisions:
 
     # --- what is simulated ---
 
+    @functools.cached_property
+    def _runs(self) -> Kept:
+        """What is kept from run to run, once the weights stay; nothing where states follow from earlier calls."""
+        keeps = not self._large and not states_of(self.module)
+        return Kept(self.storage, len(self._rounders) * len(self.calls), _KEPT if keeps else 0)
+
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output, as `_noise_by_ranges` has it, with these values widened, and those that always are;
         once the weights stay."""
@@ -277,7 +290,8 @@ class Precisions:
             )
             return value if finer else self._weight(node, value, reader)
 
-        self._simulated[given] = self._noise_by_ranges(views, weight, shares)
+        self._runs.forget(chosen)
+        self._simulated[given] = self._noise_by_ranges(views, weight, shares, iter(self._runs.values))
         return self._simulated[given]
 
     def _is_whole(self, i: int) -> bool:
@@ -331,13 +345,15 @@ class Precisions:
         for stored in self.storage.stored:
             self.rounder.let_clip(stored)
 
-    def _noise_by_ranges(self, *ways: Any) -> list[float]:
+    def _noise_by_ranges(
+        self, views: Any, weight: Any, shares: Any, known: Iterator[dict[Node, Any] | None] = _NONE
+    ) -> list[float]:
         """The noise of each output with these ways to round, without its largest errors and with them, with each of the
-        ranges."""
+        ranges; `known` values are not computed again."""
         found: list[float] = []
         for rounder in self._rounders:
             self.rounder = rounder
-            outputs = self._outputs(*ways)
+            outputs = self._outputs(views, weight, shares, known)
             found += [*usual_noise(outputs, self.floats), *noise(outputs, self.floats)]
         return found
 
@@ -346,8 +362,13 @@ class Precisions:
         views: Callable[[Node, Tensor], Views],
         weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
+        known: Iterator[dict[Node, Any] | None] = _NONE,
     ) -> list[list[Tensor]]:
-        call = Run(self.storage, views, weight, shares).call
+        run = Run(self.storage, views, weight, shares)
+
+        def call(item: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            return run.call(item, next(known))
+
         return [given for sequence in self.calls.sequences() for given in self.calls.outputs(call, sequence)]
 
     def _unrounded(self, node: Node, value: Tensor) -> Views:

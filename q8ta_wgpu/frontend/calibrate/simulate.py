@@ -26,6 +26,7 @@ from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.states import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
+from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
@@ -254,15 +255,57 @@ class Run(InParts):
             return value
         return value[self.storage.values[source].users[source][reader]]
 
-    def call(self, item: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def call(self, item: Sequence[Tensor], known: dict[Node, Any] | None = None) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors that the module gives for one item of the calibration, and its states after it. Amounts, as bytes
-        of images, as floats: how far they are off counts, not how many are."""
+        of images, as floats: how far they are off counts, not how many are. Nodes that are `known` are not run, and the
+        values of all others are added there."""
+        self.garbage_collect_values = known is None
         (end,) = self.storage.module.graph.find_nodes(op="output")
-        given = zip(pytree.tree_leaves(self.run(*item)), pytree.tree_leaves(end.args[0]), strict=True)
-        pairs = [(x, node) for x, node in given if isinstance(x, Tensor)]
+        found = pytree.tree_leaves(self.run(*item, initial_env=known))
+        pairs = [(x, n) for x, n in zip(found, pytree.tree_leaves(end.args[0]), strict=True) if isinstance(x, Tensor)]
         count = len(pairs) - len(states_of(self.storage.module))
         outputs = [x.float() if _is_amount(node) else x for x, node in pairs[:count]]
         return outputs, [x for x, _ in pairs[count:]]
+
+
+class Kept:
+    """The values of the last run of each kind, so that the next one computes none before the first that is rounded in
+    another way.
+
+    Args:
+        storage: of the module that is run.
+        kinds: how many kinds of runs there are, as for different items.
+        most: bytes up to which values are kept; where they take more, none are.
+
+    Attributes:
+        values: of the last runs, by kind: None where none are kept.
+    """
+
+    def __init__(self, storage: Storage, kinds: int, most: int) -> None:
+        self._places = {node: place for place, node in enumerate(storage.module.graph.nodes)}
+        size = sum(size_of(n) for n in self._places if n.op == "call_function" or n in storage.values)
+        keeps = 4 * size * kinds <= most and not any(map(_writes, self._places))
+        self.values: list[dict[Node, Any] | None] = [{} if keeps else None for _ in range(kinds)]
+        self._chosen: Mapping[tuple[Stored | Node, Role], Width] = {}
+
+    def forget(self, chosen: Mapping[tuple[Stored | Node, Role], Width]) -> None:
+        """Forgets what may change by this choice, which the next runs will make."""
+        changed = (stored for (stored, _), _ in chosen.items() ^ self._chosen.items())
+        first = min((self._places[s if isinstance(s, Node) else s.nodes[0]] for s in changed), default=0)
+        self._chosen = chosen
+        for values in filter(None, self.values):
+            for node in [n for n in values if self._places[n] >= first and n.op != "placeholder"]:
+                del values[node]
+
+    def clear(self) -> None:
+        """Forgets all."""
+        for values in filter(None, self.values):
+            values.clear()
+
+
+def _writes(node: Node) -> bool:
+    """Whether a call writes into what it is given."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:
