@@ -88,7 +88,7 @@ def test_reshape_refuses_what_may_be_counted_from_the_size(function: Function) -
     """A part that ends where the dimension ends, and one of all its parts, may be other elements at another size."""
     model = imported(function, data(2, 4, 5))
     model.reshape((3, 4, 7))
-    with pytest.raises(InputError, match="counted in 4 elements"):
+    with pytest.raises(InputError, match="made for 4 elements"):
         model.reshape((2, 6, 5))
 
 
