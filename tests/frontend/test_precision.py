@@ -405,7 +405,7 @@ def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.M
         found = []
         for kept in (True, False):
             monkeypatch.setattr(precision, "_KEPT", 2**29 if kept else 0)
-            vars(self).pop("_kept", None)
+            vars(self).pop("_runs", None)
             self._simulated.clear()
             runs.clear()
             for choice in choices:
