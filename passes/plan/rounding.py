@@ -237,7 +237,8 @@ class _Planner:
             reader = waiting.pop()
             if kind_of(reader) is not None:
                 self.regions.claimed.add(reader.output)
-                waiting += self.rewriter.readers(reader.output) if integers else []
+                goes_on = integers and not self._converts(reader)
+                waiting += self.rewriter.readers(reader.output) if goes_on else []
 
     def _ends_in_float(self, region: Region) -> bool:
         """Whether no reader needs a region's result in int8. This holds where
@@ -269,12 +270,16 @@ class _Planner:
 
     def _makes_integers(self, node: Node) -> bool:
         """Whether a node converts its operand to integers, or is a function or move whose result only is."""
-        if node.op == "trunc" and node.output not in self.observable:
+        if self._converts(node):
             return True
         kind = kind_of(node)
         return (isinstance(kind, Elementwise) or is_move(node)) and self._integers_follow(
             self.regions.result(node.output)
         )
+
+    def _converts(self, node: Node) -> bool:
+        """Whether a node converts its operand to integers."""
+        return node.op == "trunc" and node.output not in self.observable
 
     def _is_compared(self, region: Region) -> bool:
         """Whether a region is functions of one value whose result is only compared with numbers."""

@@ -104,7 +104,8 @@ def test_float_models_take_uint8_as_well() -> None:
 
 
 def test_what_a_network_stores_as_uint8() -> None:
-    """Latents of a tiny autoencoder are bytes; a network that ends in an image gives them."""
+    """Latents of a tiny autoencoder are bytes; a network that ends in an image gives them. Sums are int8 before and
+    behind both."""
     torch.manual_seed(0)
     ends = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 3, 1)
     x = image().float() / 255
@@ -119,6 +120,8 @@ def test_what_a_network_stores_as_uint8() -> None:
     found, exact = q8.Session(model, "reference")(x), module(x).numpy()
     assert found.dtype == np.uint8
     assert np.abs(found.astype(int) - exact).max() <= 3
+    int8, every = model.report().macs
+    assert int8 == every
 
 
 ENDS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
