@@ -232,7 +232,6 @@ class Precisions:
         steps: list[Step] = []
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
-            self._runs.clear()  # gradients take as much memory
             needed = needs(self.storage, self.rounder, self.calls, outputs, SIGNS // 2 if self._large else SIGNS)
             known = widths(self._kept)  # which may be left in float32
             for step in self._always:
@@ -268,6 +267,7 @@ class Precisions:
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output, as `_noise_by_ranges` has it, with these values widened, and those that always are;
         once the weights stay."""
+        known = iter(self._runs.values) if chosen else _NONE  # one run alone needs none
         chosen = {**widths(self._always), **chosen}
         given = frozenset(chosen.items())
         if given in self._simulated:
@@ -290,8 +290,9 @@ class Precisions:
             )
             return value if finer else self._weight(node, value, reader)
 
-        self._runs.forget(chosen)
-        self._simulated[given] = self._noise_by_ranges(views, weight, shares, iter(self._runs.values))
+        if known is not _NONE:
+            self._runs.forget(chosen)
+        self._simulated[given] = self._noise_by_ranges(views, weight, shares, known)
         return self._simulated[given]
 
     def _is_whole(self, i: int) -> bool:

@@ -297,11 +297,6 @@ class Kept:
             for node in [n for n in values if self._places[n] >= first and n.op != "placeholder"]:
                 del values[node]
 
-    def clear(self) -> None:
-        """Forgets all."""
-        for values in filter(None, self.values):
-            values.clear()
-
 
 def _writes(node: Node) -> bool:
     """Whether a call writes into what it is given."""
