@@ -15,7 +15,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import heads, need, precision
 from q8ta_wgpu.frontend.calibrate.need import needs
 from q8ta_wgpu.frontend.calibrate.precision import Precisions
-from q8ta_wgpu.frontend.calibrate.simulate import shares_of_255
+from q8ta_wgpu.frontend.calibrate.rounder import shares_of_255
 from tests.quantizing import Plain, data
 
 BATCH, HEADS, TOKENS, WIDE = 2, 3, 20, 8

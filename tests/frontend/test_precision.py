@@ -20,11 +20,14 @@ from bench.noise import decibels
 from bench.yardstick import yardstick
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import precision
+from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
-from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precisions
-from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Rounder, Run, Width
+from q8ta_wgpu.frontend.calibrate.precision import Precisions
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder
+from q8ta_wgpu.frontend.calibrate.simulate import Run
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
+from q8ta_wgpu.frontend.calibrate.stored import ROLES, Width
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, conv, data, ops

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate import simulate
+from q8ta_wgpu.frontend.calibrate import rounder
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from tests.quantizing import data
 
@@ -126,13 +126,13 @@ def test_the_number_of_threads_comes_back_where_two_calibrate_at_once() -> None:
 
 def test_a_weight_is_rounded_once_for_all_simulated_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By each kind of ranges, before and after weights are fitted."""
-    rounded, found = simulate.on_channels_steps, list[Any]()
+    rounded, found = rounder.on_channels_steps, list[Any]()
 
     def counted(weight: Tensor, observer: Any) -> Tensor:
         found.append(observer)
         return rounded(weight, observer)
 
-    monkeypatch.setattr(simulate, "on_channels_steps", counted)
+    monkeypatch.setattr(rounder, "on_channels_steps", counted)
     torch.manual_seed(0)
     module = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4)).eval()
     items = [300 + data(1, 8, seed=seed) for seed in range(8)]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.fit_weights import Inputs
-from q8ta_wgpu.frontend.calibrate.simulate import on_steps
+from q8ta_wgpu.frontend.calibrate.rounder import on_steps
 from q8ta_wgpu.frontend.nodes import is_weighted
 from tests.quantizing import Plain, data
 

@@ -13,15 +13,16 @@ from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.heads import InParts
-from q8ta_wgpu.frontend.calibrate.precision import HeldBack, Precision, Precisions
+from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
+from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
-from q8ta_wgpu.frontend.calibrate.simulate import Storage
 from q8ta_wgpu.frontend.calibrate.states import share_states, store_finely
 from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
+from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.lifted import lifted

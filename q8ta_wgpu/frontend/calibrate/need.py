@@ -19,7 +19,9 @@ from torch.fx import Node
 from torch.nn import functional as F
 
 from q8ta_wgpu.frontend.calibrate.calls import Calls
-from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Run, Storage, Stored, Views, shares_of_255
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_of_255
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views
+from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
 from q8ta_wgpu.frontend.nodes import constant
 
 SIGNS = 4

@@ -18,50 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_of_255
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
-from q8ta_wgpu.frontend.calibrate.simulate import (
-    ROLES,
-    Kept,
-    Reads,
-    Rounder,
-    Run,
-    Storage,
-    Stored,
-    Views,
-    Width,
-    decibels,
-    known_scales,
-    noise,
-    on_steps,
-    shares_of_255,
-    sums_weights,
-    usual_noise,
-)
-from q8ta_wgpu.frontend.calibrate.states import feed_back, near_state, states_of
+from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, usual_noise
+from q8ta_wgpu.frontend.calibrate.states import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, kept, ranked, traffic, widths
+from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.widen import widen
-from q8ta_wgpu.frontend.multiply_adds import size_of
-
-_INPUTS = 4
-"""Inputs of the calibration that are simulated, in as few items as hold so many."""
-
-_NUMBERS, _ITEMS = 32, 8
-"""Numbers that each result should have in all of what is simulated, and items up to which more are held back for them:
-the noise of four numbers is by chance 5 dB more or less than that of all."""
-
-_FIRST, _LATER = 8, 24
-"""Of a network whose states follow from what they were, calls that are simulated one after the other: from the first
-one on, and from a later one on, before which it kept as much as it does in use. Of other states later ones alone."""
-
-_SOME, _LEAST = 8, 64
-"""Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
-count: of fewer than that, other inputs exceed the ranges."""
 
 _MOSTLY = 2.0
 """How much more noise the yardstick has with ranges of other inputs where most of it is what they clip."""
@@ -130,57 +99,6 @@ class Precision:
         )
 
 
-class HeldBack:
-    """The first items of a calibration, and of a network that keeps something some later ones. Observers meet them
-    last: until then their ranges are those of other inputs.
-
-    Args:
-        observed: a module with observers.
-        example: arguments of one item.
-        all_wide: whether all that may be stored in 16 bits is, whatever they show.
-        total: how many items there are, or at least.
-
-    Attributes:
-        items: as many as hold a few inputs.
-        ranges: scale and zero point of each observer of a whole tensor before it met them, by its call's target, and
-            none of those that it has now: one of both, or both where there were some other items, but few.
-    """
-
-    def __init__(
-        self, observed: GraphModule, example: Sequence[Tensor], all_wide: bool = False, total: int = 0
-    ) -> None:
-        self._observed, self.all_wide = observed, all_wide
-        self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
-        count = max(-(-_INPUTS // self._each), min(_ITEMS, -(-_NUMBERS // _results(observed))))
-        self._places = {*range(count)}
-        if states_of(observed):
-            first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)
-            begin = max(first, min(total // 4, total - later))
-            self._places = {*range(first), *range(begin, begin + later)}
-        self.items: list[tuple[Tensor, ...]] = []
-        self.ranges: list[dict[tuple[str, bool], tuple[float, int]]] = [{}]
-
-    def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-        """All items with their places, those that are held back last."""
-        others = 0
-        for index, item in enumerate(items):
-            if index in self._places:
-                self.items.append(tuple(x.clone() for x in item))
-            else:
-                others += self._each
-                yield index, item
-        if others >= _SOME:
-            self.ranges = [known_scales(self._observed), *(self.ranges if others < _LEAST else [])]
-        yield from enumerate(self.items)
-
-
-def _results(observed: GraphModule) -> int:
-    """How many numbers the smallest result of one item has."""
-    (output,) = observed.graph.find_nodes(op="output")
-    ends = pytree.tree_leaves(output.args[0])[: -len(states_of(observed)) or None]
-    return max(1, min((size_of(end) for end in ends if isinstance(end, Node)), default=_NUMBERS))
-
-
 class Precisions:
     """A calibrated module in float and as the yardstick has it, before its weights are rounded.
 
@@ -194,7 +112,7 @@ class Precisions:
         self.module, self._all_wide = observed, back.all_wide
         self.storage = Storage(observed)
         self._traffic = traffic(self.storage)
-        self._large = self._traffic * max(1.0, len(back.items) / _ITEMS) > _LARGE
+        self._large = self._traffic * max(1.0, len(back.items) / ITEMS) > _LARGE
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
         self.rounder = Rounder({}, self._weights)
@@ -259,10 +177,10 @@ class Precisions:
     # --- what is simulated ---
 
     @functools.cached_property
-    def _runs(self) -> Kept:
+    def _runs(self) -> LastRuns:
         """What is kept from run to run, once the weights stay; nothing where states follow from earlier calls."""
         keeps = not self._large and not states_of(self.module)
-        return Kept(self.storage, len(self._rounders) * len(self.calls), _KEPT if keeps else 0)
+        return LastRuns(self.storage, len(self._rounders) * len(self.calls), _KEPT if keeps else 0)
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output, as `_noise_by_ranges` has it, with these values widened, and those that always are;

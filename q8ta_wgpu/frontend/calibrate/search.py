@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.simulate import Width
 from q8ta_wgpu.frontend.calibrate.steps import NOTHING, Step, widths
+from q8ta_wgpu.frontend.calibrate.stored import Width
 
 _DECIBEL = 10**0.1
 WITHIN = 10**0.05

@@ -11,8 +11,10 @@ from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder
 from q8ta_wgpu.frontend.calibrate.row_scales import operands
-from q8ta_wgpu.frontend.calibrate.simulate import Role, Rounder, Storage, Stored, Width, decibels
+from q8ta_wgpu.frontend.calibrate.simulate import decibels
+from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
 from q8ta_wgpu.frontend.nodes import is_in_attention, is_transform, kind, source_of
 from q8ta_wgpu.ir.int8 import Arithmetic, Moves, Recurrent, Rowwise, WeightedSum

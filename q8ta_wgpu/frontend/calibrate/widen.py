@@ -12,7 +12,8 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.simulate import ROLES, Role, Storage, Stored, Width, on_channels_steps
+from q8ta_wgpu.frontend.calibrate.rounder import on_channels_steps
+from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.export.editor import call, call_module, folded
 from q8ta_wgpu.frontend.nodes import constant
 
