@@ -75,9 +75,11 @@ def _alike(
 
 
 def _fit(graph: Graph, nodes: Sequence[Node], target: Target) -> bool:
-    """Whether there are several, and the weights and offsets of the merged linear are not too large."""
-    size = sum(graph.constants[node.inputs[1]].nbytes for node in nodes)
-    return len(nodes) > 1 and size <= target.binding_size // 2 and _offsets(graph, nodes) is not None
+    """Whether there are several, and the weights, offsets and results of the merged linear are not too large."""
+    most, results = target.binding_size // 2, (graph.types[node.output] for node in nodes)
+    weights = sum(graph.constants[node.inputs[1]].nbytes for node in nodes)
+    sums = sum(t.numel * (2 if t.dtype == INT16X4 else 1) for t in results)
+    return len(nodes) > 1 and max(weights, sums) <= most and _offsets(graph, nodes) is not None
 
 
 def _aligned(t: TensorType, elements: int) -> bool:

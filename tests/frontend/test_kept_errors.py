@@ -176,3 +176,42 @@ def test_errors_of_states_do_not_add_up_to_more_than_the_yardsticks(name: str) -
     assert least is not None
     assert ours is not None
     assert least - (1 if length == CALLS else 6) < ours, (least, ours)
+
+
+def _halves(m: Any, x: Tensor) -> Tensor:
+    m.total = m.total + m.first(x)
+    first, second = m.total.chunk(2, -1)
+    found: Tensor = m.last(torch.cat([first.sin(), second.cos()], -1))
+    return found
+
+
+def test_a_running_sum_may_be_divided() -> None:
+    """What grows is followed through calls that give several tensors."""
+    torch.manual_seed(0)
+    module, calls = _keeping(_halves, {"total": _zeros(1, 16)}), _sequence(16, 1)
+    model = q8.compile(q8.quantize(module, (calls[0],), calls, progress=False))
+    assert "sin" in model.report().float32
+
+
+class _Overstated:
+    """Three items that say they are a hundred."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(_sequence(3, 1))
+
+
+def _rows(m: Any, x: Tensor) -> Tensor:
+    m.rows = torch.cat([m.rows[:, 1:], m.first(x)[:, None]], 1)
+    found: Tensor = m.last(m.rows.mean(1))
+    return found
+
+
+def test_a_calibration_may_end_early() -> None:
+    torch.manual_seed(0)
+    module = _keeping(_rows, {"rows": _zeros(1, 4, 16)})
+    x = data(1, 8)
+    program = q8.quantize(module, (x,), _Overstated(), progress=False)
+    assert q8.Session(q8.compile(program), "reference")(x.numpy()).shape == (1, 4)

@@ -111,7 +111,14 @@ def test_weights_that_no_binding_holds_stay_apart() -> None:
     assert there == 3
 
 
-def test_a_result_that_is_given_out_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_no_binding_holds_stay_apart() -> None:
+    model = graph_of(Projections(), 1, 200)
+    target = Target(binding_size=4 * 200 * WIDTH)
+    assert target.binding_size > 2 * 3 * WIDTH * WIDTH
+    assert projections(model.graph, lower(model.graph, target))[0] == 3
+
+
+def test_a_result_that_is_given_out_stays() -> None:
     graph = graph_of(Projections(), 1, 7).graph.copy()
     linears = [node.output for node in graph.nodes if node.op == "q8ta_linear"][:-1]
     graph.outputs = [*graph.outputs, *linears]

@@ -26,6 +26,7 @@ class Calls:
 
     Args:
         items: arguments of each call.
+        places: of each, its place in the calibration: a call goes on only from the one right before it.
         states: how many of the last arguments are states.
         exact: what the network gives for an item in float.
 
@@ -34,13 +35,14 @@ class Calls:
         lasting: of each state, whether errors of it last for longer than the longest sequence of calls.
     """
 
-    def __init__(self, items: Sequence[Tensors], states: int, exact: Call) -> None:
+    def __init__(self, items: Sequence[Tensors], places: Sequence[int], states: int, exact: Call) -> None:
         self._items, self._states = items, states
         self._goes_on = [False] * len(items)
         self.floats: list[list[Tensor]] = []
         kept: Tensors = ()
         for index, item in enumerate(items):
-            self._goes_on[index] = bool(kept) and all(map(_are_same, item[-states:], kept))
+            follows = index > 0 and places[index] == places[index - 1] + 1
+            self._goes_on[index] = follows and bool(kept) and all(map(_are_same, item[-states:], kept))
             outputs, kept = exact(item)
             self.floats.append(outputs)
         self.lasting = self._lasting(exact) if states else []

@@ -40,6 +40,7 @@ class HeldBack:
 
     Attributes:
         items: as many as hold a few inputs.
+        places: of each, its place among all items.
         ranges: scale and zero point of each observer of a whole tensor before it met them, by its call's target, and
             none of those that it has now: one of both, or both where there were some other items, but few.
     """
@@ -50,26 +51,34 @@ class HeldBack:
         self._observed, self.all_wide = observed, all_wide
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
         count = max(-(-_INPUTS // self._each), min(ITEMS, -(-_NUMBERS // _results(observed))))
-        self._places = {*range(count)}
+        self._wanted = {*range(count)}
         if states_of(observed):
             first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)
             begin = max(first, min(total // 4, total - later))
-            self._places = {*range(first), *range(begin, begin + later)}
+            self._wanted = {0, *range(first), *range(begin, begin + later)}
         self.items: list[tuple[Tensor, ...]] = []
+        self.places: list[int] = []
         self.ranges: list[dict[tuple[str, bool], tuple[float, int]]] = [{}]
 
     def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """All items with their places, those that are held back last."""
         others = 0
         for index, item in enumerate(items):
-            if index in self._places:
+            if index in self._wanted:
                 self.items.append(tuple(x.clone() for x in item))
+                self.places.append(index)
             else:
                 others += self._each
                 yield index, item
         if others >= _SOME:
             self.ranges = [known_scales(self._observed), *(self.ranges if others < _LEAST else [])]
         yield from enumerate(self.items)
+
+    @property
+    def growth(self) -> float:
+        """How much larger the largest of them is than the example that was traced; at least 1."""
+        traced = sum(map(size_of, self._observed.graph.find_nodes(op="placeholder")))
+        return max([1.0, *(sum(x.numel() for x in item) / max(traced, 1) for item in self.items)])
 
 
 def _results(observed: GraphModule) -> int:

@@ -28,7 +28,7 @@ from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, usual_noise
 from q8ta_wgpu.frontend.calibrate.states import near_state, states_of
-from q8ta_wgpu.frontend.calibrate.steps import Step, always, by_rows, cheap, kept, ranked, traffic, widths
+from q8ta_wgpu.frontend.calibrate.steps import Step, always, beside_states, by_rows, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.widen import widen
 
@@ -113,6 +113,7 @@ class Precisions:
         self.storage = Storage(observed)
         self._traffic = traffic(self.storage)
         self._large = self._traffic * max(1.0, len(back.items) / ITEMS) > _LARGE
+        self._growth = back.growth
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
         self.rounder = Rounder({}, self._weights)
@@ -122,7 +123,7 @@ class Precisions:
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
         exact = Run(self.storage, self._watched, _same, _same).call
-        self.calls = Calls(back.items, len(states_of(observed)), exact)
+        self.calls = Calls(back.items, back.places, len(states_of(observed)), exact)
         self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
         if self._reaches_further():
@@ -132,8 +133,11 @@ class Precisions:
         allowed = map(_allowed, self.yardstick, [*self.floats[0]] * 2 * len(self._rounders))
         self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
         lasting = itertools.compress(states_of(observed), self.calls.lasting)
-        self._kept = kept(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
-        self._always = [*always(self.storage), *rows, *self._kept]
+        first = [*always(self.storage), *rows]
+        known = widths(first)
+        beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
+        self._lasting = [step for step in beside if step.reading not in known]
+        self._always = [*first, *self._lasting]
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
 
     def is_worse(self) -> bool:
@@ -151,7 +155,7 @@ class Precisions:
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
             needed = needs(self.storage, self.rounder, self.calls, outputs, SIGNS // 2 if self._large else SIGNS)
-            known = widths(self._kept)  # which may be left in float32
+            known = widths(self._lasting)  # which may be left in float32
             for step in self._always:
                 if step.reading not in known:
                     needed.pop(step.reading, None)
@@ -180,7 +184,7 @@ class Precisions:
     def _runs(self) -> LastRuns:
         """What is kept from run to run, once the weights stay; nothing where states follow from earlier calls."""
         keeps = not self._large and not states_of(self.module)
-        return LastRuns(self.storage, len(self._rounders) * len(self.calls), _KEPT if keeps else 0)
+        return LastRuns(self.storage, len(self._rounders) * len(self.calls), int(_KEPT / self._growth) if keeps else 0)
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output, as `_noise_by_ranges` has it, with these values widened, and those that always are;

@@ -3,6 +3,7 @@ errors would add up."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,7 @@ def _keep_what_grows(graph: GraphModule, grows: set[Node]) -> None:
     for node in graph.graph.nodes:
         sources = [source for source in node.all_input_nodes if source in grows]
         known = isinstance(kind(node), Arithmetic | Elementwise | Moves | Monotonic | Rowwise) or multiplies(node)
+        known = known or node.target is operator.getitem
         is_index = isinstance(kind(node), Moves) and str(node.target) not in CONVERSIONS and is_float(node)
         if node in grows or not known or not any(is_float(source) or not is_index for source in sources):
             continue
@@ -104,7 +106,9 @@ def _keep_what_grows(graph: GraphModule, grows: set[Node]) -> None:
 
 def _is_bounded(node: Node, sources: Sequence[Node]) -> bool:
     """Whether a call's result stays small where these of what it reads grow."""
-    if isinstance(kind(node), Rowwise) or node.meta["val"].dtype == torch.bool:
+    value = node.meta["val"]
+    value = value[0] if isinstance(value, Sequence) else value
+    if isinstance(kind(node), Rowwise) or value.dtype == torch.bool:
         return True
     if node.target is torch.ops.aten.div.Tensor:
         return node.args[1] in sources
@@ -145,9 +149,9 @@ def _is_carried(written: Node, read: Node) -> bool:
 
 def near_state(read: Node, written: Node) -> list[Node]:
     """What a state is made of, element by element, and what is made of it, where it is computed from what it was;
-    nothing of others."""
+    nothing of others, such as caches of rows."""
     behind = _reached([written], lambda node: node.all_input_nodes if _is_elementwise(node) else ())
-    if read not in behind:
+    if read not in behind or not _goes_on(written, read, {}):
         return []
     return behind + _reached([read, written], lambda node: filter(_is_elementwise, node.users))
 

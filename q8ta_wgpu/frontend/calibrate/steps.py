@@ -143,7 +143,7 @@ def _made_of(storage: Storage, stored: Stored) -> list[Stored]:
     return [part for part in found if float(part.observer.min_val) >= 0]
 
 
-def kept(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
+def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
     """What is widened of values beside states whose errors last for more calls than are simulated: they add up, and
     such a state, of which calibration meets few that are unlike, reaches further in use. No slice of a weighted sum."""
     why = "since errors of a state add up from call to call"
@@ -252,6 +252,8 @@ def _reads_int16(user: Node) -> bool:
 def _cost(reading: Reading, width: Width) -> float:
     """What widening a value costs, in bytes moved."""
     stored, role = reading
+    if isinstance(stored, Node) and role == "others" and stored.op == "call_module":  # a table: what a file grows by
+        return float(size_of(stored))
     if isinstance(stored, Node):
         return size_of(stored) + sum(map(multiply_adds_of_input, stored.users)) / _MACS_A_BYTE
     readers = stored.readers(role)
