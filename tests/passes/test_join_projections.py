@@ -113,7 +113,7 @@ def test_weights_that_no_binding_holds_stay_apart() -> None:
 
 def test_results_that_no_binding_holds_stay_apart() -> None:
     model = graph_of(Projections(), 1, 200)
-    target = Target(binding_size=4 * 200 * WIDTH)
+    target = Target(binding_size=3 * 200 * WIDTH)
     assert target.binding_size > 2 * 3 * WIDTH * WIDTH
     assert projections(model.graph, lower(model.graph, target))[0] == 3
 
