@@ -24,9 +24,7 @@ from q8ta_wgpu.kernels.attention.sizes import STRIDES, sizes_of
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.move.view import LEFT
 from q8ta_wgpu.passes.rewriter import Rewriter
-
-WORD = 4
-"""Elements of a word. Attention reads rows of whole words."""
+from q8ta_wgpu.passes.strided_attention import WORD
 
 
 def join_linears(graph: Graph, target: Target) -> None:
@@ -78,13 +76,18 @@ def _fit(graph: Graph, nodes: Sequence[Node], target: Target) -> bool:
     """Whether there are several, and the weights, offsets and results of the merged linear are not too large."""
     most, results = target.binding_size // 2, (graph.types[node.output] for node in nodes)
     weights = sum(graph.constants[node.inputs[1]].nbytes for node in nodes)
-    sums = sum(t.numel * (2 if t.dtype == INT16X4 else 1) for t in results)
+    sums = sum(_bytes(t, t.numel) for t in results)
     return len(nodes) > 1 and max(weights, sums) <= most and _offsets(graph, nodes) is not None
 
 
 def _aligned(t: TensorType, elements: int) -> bool:
     """Whether so many elements of a type are whole parts of a buffer."""
-    return elements * (2 if t.dtype == INT16X4 else 1) % PART_ALIGNMENT == 0
+    return _bytes(t, elements) % PART_ALIGNMENT == 0
+
+
+def _bytes(t: TensorType, elements: int) -> int:
+    """Bytes of so many elements of a type, without padding."""
+    return elements * (2 if t.dtype == INT16X4 else 1)
 
 
 def _can_merge(graph: Graph, node: Node) -> bool:

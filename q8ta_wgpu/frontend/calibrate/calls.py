@@ -45,7 +45,8 @@ class Calls:
             self._goes_on[index] = follows and bool(kept) and all(map(_are_same, item[-states:], kept))
             outputs, kept = exact(item)
             self.floats.append(outputs)
-        self.lasting = self._lasting(exact) if states else []
+        floats = states and any(x.is_floating_point() for x in items[0][-states:])
+        self.lasting = self._lasting(exact) if floats else [False] * states
 
     def __len__(self) -> int:
         return len(self._items)

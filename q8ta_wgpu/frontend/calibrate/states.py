@@ -57,9 +57,15 @@ def feed_back(graph: GraphModule) -> bool:
     return any(_goes_on(written, read, results) for read, written in states if is_float(read))
 
 
-def _goes_on(written: Node, read: Node, results: Mapping[Node, Node]) -> bool:
+def _goes_on(
+    written: Node, read: Node, results: Mapping[Node, Node], passes: Callable[[Node], bool] = lambda node: True
+) -> bool:
+    """Whether a written state is computed from `read`, not moved or chosen alone, through calls that `passes` accepts.
+    `results` has what other states are written as, to follow them into the call before."""
     met = {(written, False)}
     for node, computed in (waiting := list(met)):
+        if not passes(node):
+            continue
         moves = node.op != "call_function" or isinstance(kind(node), Moves) or node.target is torch.ops.aten.where.self
         sources = [results[node]] if node in results else node.all_input_nodes
         for found in ((source, computed or not moves) for source in sources):
@@ -134,17 +140,7 @@ def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None
 
 def _is_carried(written: Node, read: Node) -> bool:
     """Whether a state is computed from what it was, element by element, not moved or chosen alone."""
-    met = {(written, False)}
-    for node, computed in (waiting := list(met)):
-        int8, chosen = kind(node), node.target is torch.ops.aten.where.self
-        if not isinstance(int8, _ELEMENTWISE):
-            continue
-        computed = computed or not (chosen or isinstance(int8, Moves))
-        for found in ((source, computed) for source in node.all_input_nodes):
-            if found not in met:
-                met.add(found)
-                waiting.append(found)
-    return (read, True) in met
+    return _goes_on(written, read, {}, lambda node: isinstance(kind(node), _ELEMENTWISE))
 
 
 def near_state(read: Node, written: Node) -> list[Node]:
