@@ -19,11 +19,9 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.timestamps import SPIN_UP
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
-
-SPIN_UP = 0.5
-"""Seconds of work before the first sample, since clocks rise only under load."""
 
 SAMPLE = 10_000
 """A sample has as many runs, up to 100, as take at least so many microseconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,9 +23,12 @@ from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
 from q8ta_wgpu.runtime.states import States
-from q8ta_wgpu.runtime.timestamps import timestamps
+from q8ta_wgpu.runtime.timestamps import SPIN_UP, timestamps
 
 Words = NDArray[Any]
+
+_AT_ONCE = 1000.0
+"""Microseconds of the runs that are submitted at a time until clocks have risen."""
 
 
 class Run:
@@ -256,6 +260,17 @@ class Executor:
         """
         steps = self._steps if only is None else [self._steps[only]]
         return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
+
+    def spin_up(self, inputs: Sequence[Words], seconds: float = SPIN_UP, only: int | None = None) -> None:
+        """Runs all dispatches, or the one at index `only`, for about `seconds`, until a GPU's clocks have risen. On a
+        software adapter it does nothing."""
+        if self.device.software or not self._steps:
+            return
+        microseconds = self.time_runs(inputs, 2, only=only)[-1]
+        runs = int(np.clip(_AT_ONCE / max(microseconds, 1.0), 1, 100))
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            self.time_runs(inputs, 3, runs, only=only)
 
     def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
         """Microseconds of compute passes, shape (repeats, passes)."""

@@ -11,9 +11,7 @@ from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.runtime import findings, probe
 from q8ta_wgpu.runtime.pipelines import OpenDevice
-
-_SPIN_UP = 0.5
-"""Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
+from q8ta_wgpu.runtime.timestamps import SPIN_UP
 
 _WORDS = 8
 """Words of each operand in a thread's registers while dot products are timed."""
@@ -173,7 +171,7 @@ def _quickest(device: OpenDevice, kernel: probe.Probe, groups: int, seconds: flo
     """Seconds of a dispatch: the least of repeats for about `seconds`, after a warm-up."""
     kernel.elapsed(groups)  # the first use allocates and clears the buffers
     repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)
-    warm = time.perf_counter() + (0.0 if device.software else _SPIN_UP)
+    warm = time.perf_counter() + (0.0 if device.software else SPIN_UP)
     while time.perf_counter() < warm:
         kernel.elapsed(groups, repeats)
     least, end = kernel.elapsed(groups, repeats), time.perf_counter() + seconds

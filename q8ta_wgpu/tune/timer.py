@@ -22,6 +22,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.timestamps import SPIN_UP
 
 HOPELESS = 3.0
 """A variant that takes this many times as long as the best one, in two runs, is not run again."""
@@ -37,8 +38,8 @@ SAMPLE, SAMPLES, FEWEST, CALL = 1e-3, 9, 5, 0.25
 FIRST = 3
 """Runs of a candidate before its samples. The first one compiles it."""
 
-SPIN_UP, WARM_UP = 0.5, 0.03
-"""Seconds of work before the first call, and before every other call: clocks fall while the host packs weights."""
+WARM_UP = 0.03
+"""Seconds of work before every call but the first, which has SPIN_UP: clocks fall while the host packs weights."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,8 @@ class Timer:
 
     def _warm(self, executor: Executor) -> None:
         """Runs the first dispatch until a GPU's clocks have risen."""
-        seconds = 0.0 if self.device.software else WARM_UP if self._spun else SPIN_UP
-        runs = _runs(executor.time_runs([], 2, only=0)[-1])
-        self._spun, start = True, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            executor.time_runs([], 3, runs, only=0)
+        executor.spin_up([], WARM_UP if self._spun else SPIN_UP, only=0)
+        self._spun = True
 
 
 def _fits(microseconds: float, candidates: int, until: float) -> bool:

@@ -52,6 +52,9 @@ class Times:
         self.runs = [0] * len(microseconds)
         monkeypatch.setattr(tune_timer, "Executor", lambda program, device: self)
 
+    def spin_up(self, words: object, seconds: float, only: int) -> None:
+        """Nothing: this clock does not rise."""
+
     def time_runs(self, words: object, repeats: int, runs: int = 1, only: int = 0) -> Array:
         self.runs[only] += repeats * runs
         return np.full(repeats, self.microseconds[only])
@@ -81,7 +84,7 @@ def test_a_budget_ends_within_a_call(vulkan: Device, monkeypatch: pytest.MonkeyP
     ways = tune.candidates(step.call, vulkan.target, [L4C])[:3]
     executor, timer = Times(monkeypatch, 50.0, 10.0, 20.0), Timer(vulkan)
     assert timer.times(step.call, arrays, ways, {}, time.perf_counter()) == [Timed(50.0, "stopped")]
-    assert executor.runs == [2 + 2, 0, 0], "two to warm up"
+    assert executor.runs == [2, 0, 0]
     monkeypatch.setattr(tune_timer, "Executor", None)
     assert timer.times(step.call, arrays, ways[1:], {ways[0]: 50.0}, time.perf_counter()) == []
     executor = Times(monkeypatch, 5e6, 1e6, 1e6)
