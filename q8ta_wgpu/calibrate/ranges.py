@@ -44,18 +44,21 @@ class Range:
     Attributes:
         low, high: the smallest and the largest value.
         whole: whether all were whole numbers.
+        peaks: the smallest and the largest value of each input.
     """
 
     def __init__(self) -> None:
         self.low, self.high = float("inf"), float("-inf")
         self.whole = True
+        self.peaks: list[tuple[float, float]] = []
         self._counts = np.zeros(_BINS)
 
     def meet(self, x: Array) -> None:
         """Counts finite float32 values."""
         if not x.size:
             return
-        low, high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        self.peaks.append((float(x.min()), float(x.max())))
+        low, high = min(self.low, self.peaks[-1][0]), max(self.high, self.peaks[-1][1])
         if (low, high) != (self.low, self.high) and self.low <= self.high:
             middles = self.low + (np.arange(_BINS) + 0.5) / _BINS * (self.high - self.low)
             self._counts = _counted(middles.astype(np.float32), low, high, self._counts)
@@ -69,7 +72,8 @@ class Range:
         if storage == INT16:
             return QParams(_scale(ROOM * max(-low, high), (2**16 - 1) / 2), 0, INT16X4)
         if self.low < self.high:
-            low, high = best_range(self._counts, self.low, self.high, 255)
+            ends = best_range(self._counts, self.low, self.high, 255)
+            low, high = farther(*ends, self.peaks, float(self._counts.sum()))
         if storage == SLICE:
             return QParams(_scale(max(-low, high), 255 / 2), 0)
         if isinstance(storage, QParams):
@@ -122,7 +126,24 @@ def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[floa
     return float(lows[row]), float(highs[column])
 
 
-def beyond(peaks: Sequence[float], each: float, span: float) -> float:
+def farther(low: float, high: float, peaks: Sequence[tuple[float, float]], count: float) -> tuple[float, float]:
+    """The ends of a range, farther out where other inputs are likely to be, unless values are clipped there.
+
+    Args:
+        low, high: the ends.
+        peaks: the smallest and the largest value of each input.
+        count: how many values were met that are not zero.
+    """
+    if len(peaks) < _PEAKS:
+        return low, high
+    lows, highs = zip(*peaks, strict=True)
+    each, span = count / len(peaks), max(highs) - min(lows)
+    above = _beyond(highs, each, span) if high >= max(highs) else 0.0
+    below = _beyond([-end for end in lows], each, span) if low <= min(lows) else 0.0
+    return low - below, high + above
+
+
+def _beyond(peaks: Sequence[float], each: float, span: float) -> float:
     """How far a range should reach beyond the largest value that was met, for the least squared error over other
     inputs.
 
@@ -136,7 +157,7 @@ def beyond(peaks: Sequence[float], each: float, span: float) -> float:
         span: from the smallest to the largest value that was met.
     """
     found = sorted(peaks, reverse=True)
-    if len(found) < _PEAKS or found[0] <= 0:
+    if found[0] <= 0:
         return 0.0
     apart = sum((i + 1) * (found[i] - found[i + 1]) for i in range(_LARGEST)) / _LARGEST
     if apart <= 0:
