@@ -165,8 +165,8 @@ class Precisions:
             steps = [step for step in every if step.width == "int16"]
             if not self._all_wide:
                 also = functools.partial(cheap, self.storage, every)
-                steps = Search(self._noise, wanted, self._allowed, self._traffic, self._large, also).enough(every)
-                steps += also(steps)
+                search = Search(self._noise, wanted, self._allowed, self._traffic, self._large, also)
+                steps = search.with_others(search.enough(every))
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}
