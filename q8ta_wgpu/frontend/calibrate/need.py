@@ -19,8 +19,8 @@ from torch.fx import Node
 from torch.nn import functional as F
 
 from q8ta_wgpu.frontend.calibrate.calls import Calls
-from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_of_255
-from q8ta_wgpu.frontend.calibrate.simulate import Run, Views
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_in_steps
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
 from q8ta_wgpu.frontend.nodes import constant
 
@@ -135,10 +135,11 @@ class _Traced:
         self._first.append(rows)
         return self._noted((table, "others"), rows, error)
 
-    def _share(self, node: Node, shares: Tensor) -> Tensor:
+    def _share(self, node: Node, scores: Tensor) -> Tensor:
+        shares = softmax(node, scores)
         if len(self._rounders) > 1:
             return shares
-        return self._noted((node, "others"), shares, shares_of_255(shares.detach()).sub_(shares.detach()))
+        return self._noted((node, "others"), shares, shares_in_steps(scores.detach()).sub_(shares.detach()))
 
     def _noted(self, reading: Reading, value: Tensor, *errors: Tensor) -> Tensor:
         def note(*changes: float) -> None:

@@ -23,10 +23,10 @@ from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
-from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_of_255
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
-from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, usual_noise
+from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, softmax, usual_noise
 from q8ta_wgpu.frontend.calibrate.states import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, beside_states, by_rows, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
@@ -122,7 +122,7 @@ class Precisions:
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
-        exact = Run(self.storage, self._watched, _same, _same).call
+        exact = Run(self.storage, self._watched, _same, softmax).call
         self.calls = Calls(back.items, back.places, len(states_of(observed)), exact)
         self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
@@ -203,8 +203,8 @@ class Precisions:
             found = {reads: made[width] for reads, width in seen.items()}
             return self._rounded_by_rows(stored, found)
 
-        def shares(node: Node, value: Tensor) -> Tensor:
-            return value if (node, "others") in chosen else shares_of_255(value)
+        def shares(node: Node, scores: Tensor) -> Tensor:
+            return softmax(node, scores) if (node, "others") in chosen else shares_in_steps(scores)
 
         def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
             finer = ((node, "products") in chosen and self.storage.transforms(reader)) or (
@@ -232,7 +232,7 @@ class Precisions:
         readings = ((node, user) for node in self.storage.weights for user in node.users)
         tables = not all(itertools.starmap(self._rounds, readings))
         ways = [self._weight_of_sums, self._weight] if tables else [self._weight]
-        found = [self._noise_by_ranges(self._of_sums, way, _same) for way in ways]
+        found = [self._noise_by_ranges(self._of_sums, way, softmax) for way in ways]
         return [min(ratios) for ratios in zip(*found, strict=True)]
 
     def _noise_of_yardstick(self) -> list[float]:
@@ -364,5 +364,5 @@ def _wanted(allowed: float, int8: float, output: Tensor) -> float:
     return min(allowed, _FAIR) if int8 > _BAD and output.dtype.is_floating_point else allowed
 
 
-def _same(node: Node, value: Tensor, reader: Node | None = None) -> Tensor:
+def _same(node: Node, value: Tensor, reader: Node) -> Tensor:
     return value

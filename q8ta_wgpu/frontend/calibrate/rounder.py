@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.stored import LIMITS, Stored, Width
+from q8ta_wgpu.kernels.attention.attention import COARSE
 
 
 def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:
@@ -100,7 +101,9 @@ def on_channels_steps(weight: Tensor, observer: Any) -> Tensor:
     return on_steps(weight, scale.float().reshape(shape), 0, observer.quant_min, observer.quant_max)
 
 
-def shares_of_255(shares: Tensor) -> Tensor:
-    """The shares of an attention as its kernels have them: in steps of a 255th of the largest of a row."""
-    whole = (shares / shares.amax(-1, keepdim=True).clamp(min=1e-30)).mul_(255).round_()
-    return whole.div_(whole.sum(-1, keepdim=True).clamp(min=1.0))
+def shares_in_steps(scores: Tensor) -> Tensor:
+    """The shares of an attention as kernels compute them from its scores: distances from the largest score of a row are
+    rounded to steps, and so are the weights that follow from them."""
+    largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)  # finite where all are masked
+    weights = (scores - largest).mul_(COARSE.steps).round_().mul_(1 / COARSE.steps).exp_().mul_(COARSE.levels).round_()
+    return weights.div_(weights.sum(-1, keepdim=True).clamp(min=1.0))
