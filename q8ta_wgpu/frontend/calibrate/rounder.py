@@ -17,8 +17,8 @@ from q8ta_wgpu.kernels.attention.attention import COARSE
 
 
 def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:
-    """Scale and zero point that each observer of a whole tensor has met so far, by the target of its calls and whether
-    it clips."""
+    """Scale and zero point of each observer of whole tensors by what it has met so far. Keys are the target of the
+    observer's calls and whether its range may clip values."""
     found: dict[tuple[str, bool], tuple[float, int]] = {}
     observer: Any
     for name, observer in observed.named_children():
@@ -34,8 +34,8 @@ class Rounder:
     """Rounds values as observers ask, each observer asked once.
 
     Args:
-        known: scales and zero points that count instead of what an observer has now, as of `known_scales`.
-        weights: rounded ones, which rounders may share.
+        known: scales and zero points, as of `known_scales`, that are used instead of those that an observer gives now.
+        weights: weights and their rounded values, which are kept here; several rounders may share them.
         whole: values whose ranges clip nothing; also an attribute.
     """
 
@@ -61,7 +61,7 @@ class Rounder:
         return self._found[stored, width]
 
     def let_clip(self, stored: Stored) -> bool:
-        """Lets the range of a value clip, or not; returns whether it may."""
+        """Tells an observer whether the range of its values may clip; returns that."""
         if not isinstance(stored.observer, RangeObserver):
             return True
         stored.observer.clips = stored not in self.whole
@@ -86,8 +86,8 @@ class Rounder:
 
 
 def on_steps(value: Tensor, scale: Tensor, zero: int, low: int, high: int) -> Tensor:
-    """Finite float32 values rounded to steps from `low` to `high`: the bits of torch's fake_quantize, which takes eight
-    times as long. `scale` is float32 and broadcasts."""
+    """Finite float32 values, rounded to steps from `low` to `high`. The result has the bits of torch's fake_quantize,
+    which takes eight times as long. `scale` is float32 and is broadcast."""
     steps = value.mul(scale.reciprocal()).round_().clamp_(low - zero, high - zero)
     return steps.add_(0.0).mul_(scale)  # -0 becomes 0, as whole numbers have it
 
