@@ -91,9 +91,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo)")
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
+    parser.add_argument("--draws", type=int, default=1, help="draws of weights and inputs of each network (zoo)")
     args = parser.parse_args()
     names = [name for listed in args.names for name in listed.split(",")]
-    numbers = args.count, args.jobs, args.sets, args.items
+    numbers = args.count, args.jobs, args.sets, args.items, args.draws
     options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)
     results = Results()
     for name in args.parts:

@@ -24,6 +24,7 @@ class Options:
         jobs: number of parallel processes in parts that do not measure speed.
         sets: number of calibration sets over which accuracy is averaged.
         items: number of calibration inputs for a network of the zoo; with several, also of test inputs.
+        draws: number of draws of a network's weights and inputs over which a row of the zoo is averaged.
         figures: JSON file with times of whole networks, to write or to draw from.
     """
 
@@ -36,6 +37,7 @@ class Options:
     jobs: int = 1
     sets: int = 5
     items: int = 1
+    draws: int = 1
 
     @functools.cached_property
     def device(self) -> Device:

@@ -11,14 +11,12 @@ import argparse
 import json
 import subprocess
 import sys
-import textwrap
 import time
 import warnings
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -29,13 +27,12 @@ from bench.builders import BUILDERS, example_inputs, is_idle, other_inputs, wake
 from bench.noise import decibels
 from bench.options import Options
 from bench.yardstick import yardstick
+from bench.zoo_table import RATIOS, Row, share, summary, table
 from q8ta_wgpu.frontend.notes import PRECISION, noted
 from q8ta_wgpu.progress import through
 
-Row = dict[str, Any]
-
-RATIOS = ("snr_db", "yardstick_db", "predicted_db", "float_db")
-"""The signal-to-noise ratios in a row, in the order of the table's columns."""
+_SEEDS = 1000
+"""From one draw of a network to the next: how far the seeds of its inputs lie apart."""
 
 LIMIT = 600
 """Limit of seconds for one network."""
@@ -44,16 +41,17 @@ RESULTS = Path("out/zoo.json")
 TABLE = Path("docs/zoo.md")
 
 
-def measured(name: str, adapter: str | None, items: int = 1) -> Row:
+def measured(name: str, adapter: str | None, items: int = 1, draw: int = 0) -> Row:
     """The row of one network; `error` has the step that failed, and the reason. It is calibrated with one input and
-    judged by the same one, or with several `items`, and judged by as many others."""
+    judged by the same one, or with several `items`, and judged by as many others. Each `draw` has weights and inputs of
+    its own."""
     import torch
 
     from examples.vision import declare_operators
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(draw)
     library, _, short = name.partition(":")
     row: Row = {"name": name, "versions": _versions("torch", "torchao", library)}
     try:
@@ -64,8 +62,10 @@ def measured(name: str, adapter: str | None, items: int = 1) -> Row:
         row["inputs"] = [list(x.shape) for x in inputs]
         if row.setdefault("woken", is_idle(module, inputs, torch)):
             wake(module, inputs, torch)
-        every = [inputs, *(other_inputs(module, inputs, seed, torch) for seed in range(2, 2 * items + 1))]
-        calibration, judged = every[:items], every[items:] if items > 1 else [inputs]
+        seeds = range(_SEEDS * draw + 2, _SEEDS * draw + 2 * items + 1)
+        first = other_inputs(module, inputs, seeds.start - 1, torch) if draw else inputs
+        every = [first, *(other_inputs(module, inputs, seed, torch) for seed in seeds)]
+        calibration, judged = every[:items], every[items:] if items > 1 else [first]
         with torch.no_grad():
             floats = [_arrays(module(*x)) for x in judged]
             row["float_db"] = _ratio(floats, [_arrays(module(*map(_rounded, x))) for x in judged])
@@ -169,8 +169,23 @@ def _arrays(outputs: Any) -> list[np.ndarray[Any, Any]]:
     return [array for part in nested if part is not None for array in _arrays(part)]
 
 
-def _in_a_process(name: str, adapter: str | None, items: int) -> Row:
-    command = [sys.executable, "-m", "bench.zoo", name, "--items", str(items)]
+def mean_of(rows: list[Row]) -> Row:
+    """The row of several draws of a network: that of the first, with ratios that are means of all, and `draws`, each
+    draw's ratios of the outputs and of the yardstick in dB. If a draw failed, its row."""
+    failed = [row for row in rows if "error" in row]
+    if failed or len(rows) == 1:
+        return (failed or rows)[0]
+    means: Row = {}
+    for key in RATIOS:
+        known = [row[key] for row in rows if row.get(key) is not None]
+        means[key] = round(mean(known), 1) if len(known) == len(rows) else None
+    worst = max(rows, key=lambda row: row["mismatches"])
+    differing = {key: worst[key] for key in ("elements", "mismatches", "error_share")}
+    return {**rows[0], **means, **differing, "draws": [[row["snr_db"], row["yardstick_db"]] for row in rows]}
+
+
+def _in_a_process(name: str, adapter: str | None, items: int, draw: int) -> Row:
+    command = [sys.executable, "-m", "bench.zoo", name, "--items", str(items), "--draw", str(draw)]
     command += ["--device", adapter] if adapter else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -192,14 +207,15 @@ def read(path: Path) -> list[Row]:
 
 
 def part_zoo(options: Options) -> None:
-    """Runs the networks without a row, or those in `--names`, `jobs` at a time, and writes the table."""
+    """Runs the networks without a row, or those in `--names`, `jobs` at a time, each with as many draws of its weights
+    and inputs as asked for, and writes the table."""
     RESULTS.parent.mkdir(exist_ok=True)
     done = {row["name"] for row in read(RESULTS)}
     wanted = list(options.names) or [name for name in names() if name not in done]
 
     def one(name: str) -> Row:
         start = time.perf_counter()
-        row = _in_a_process(name, options.adapter, options.items)
+        row = mean_of([_in_a_process(name, options.adapter, options.items, draw) for draw in range(options.draws)])
         return row | {"seconds": round(time.perf_counter() - start, 1)}
 
     with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a") as file:
@@ -217,136 +233,8 @@ def _line(row: Row) -> str:
     if "error" in row:
         return f"{row['name']}: {row['error'].splitlines()[0]} ({row['seconds']} s)"
     return (
-        f"{row['name']}: {_share(row)} of the multiply-adds in int8, {row['mismatches']} mismatches, {row['seconds']} s"
+        f"{row['name']}: {share(row)} of the multiply-adds in int8, {row['mismatches']} mismatches, {row['seconds']} s"
     )
-
-
-def _share(row: Row) -> str:
-    return f"{100 * row['macs_int8'] / max(row['macs'], 1):.1f} %"
-
-
-def summary(rows: list[Row]) -> str:
-    """A sentence: how many networks run, how many without a mismatch, and how much of their work is int8."""
-    ran = [row for row in rows if "error" not in row]
-    equal = [row for row in ran if not row["mismatches"]]
-    share = sum(r["macs_int8"] for r in ran) / max(sum(r["macs"] for r in ran), 1)
-    return (
-        f"{len(ran)} of {len(rows)} architectures that were tried compile and run, {len(equal)} with 0 mismatches; "
-        f"{100 * share:.1f} % of their multiply-adds are int8."
-    )
-
-
-def table(rows: list[Row]) -> str:
-    """The text of docs/zoo.md: all networks on the device that ran most of them, and how many ran on others."""
-    devices = [device for device, _ in Counter(row.get("device", "") for row in rows).most_common() if device]
-    on = {device: rank for rank, device in enumerate(devices)}
-    first: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: on.get(row.get("device", ""), len(on))):
-        first.setdefault(_name(row), row)
-    used = [device for device in devices if any(row.get("device") == device for row in first.values())]
-    versions = sorted({version for row in first.values() for version in row["versions"]})
-    lines = [
-        "# Zoo",
-        "",
-        summary(list(first.values())),
-        "",
-        "Small architectures of each family of torchvision, timm, transformers, diffusers, segmentation_models_pytorch",
-        "and torchaudio, with random weights, are quantized with one batch, compiled, run and compared with the numpy",
-        "reference, each in its own process. `python -m bench zoo` wrote this table with",
-        *textwrap.wrap(f"{', '.join(versions)}, on {', '.join(used)}.", 120),
-        "",
-        *_compared_with(list(first.values())),
-        "| column | is |",
-        "|---|---|",
-        "| SNR | signal to noise of the first output against the float module's, in dB |",
-        "| yardstick | the same of a simulation that rounds inputs and weights of convolutions, linears and recurrent "
-        "layers to int8, and nothing else; empty where it was not measured |",
-        "| predicted | SNR as `quantize` predicted it, of the output that is farthest below the yardstick |",
-        "| limit | the float module's own SNR when only its input is rounded to int8, which leaves 40 dB of that |",
-        "| seconds | to quantize, on one processor of a machine that did other work as well; DINOv2 at 518 pixels took "
-        "21 by the clock on two cores that did other work as well |",
-        "| exceptions | what is not int8 or differs from the reference; empty: everything is int8, 0 mismatches |",
-        "",
-        "Weights are random, so SNR says what int8 adds to a network of this depth, not how accurate a trained one is.",
-        "It changes by a decibel from draw to draw. A limit far below 40 dB means that the network makes any noise",
-        "larger. Where only the SNR is low, int8 is the cause. Mismatches are output elements that differ in any bit;",
-        "float32 operators have a tolerance, so the largest difference is given as a share of the largest output.",
-        "Networks with a star hardly depend on their input as they are made: they got other initial values, and",
-        "batch norm statistics of random inputs. Outputs that are zeros have no SNR. Where rounding the input changes",
-        "nothing there is no limit. Rows that say *of 8* are calibrated with 8 inputs and judged by 8 others.",
-        "",
-        "| architecture | input | dispatches | SNR dB | yardstick dB | predicted dB | limit dB | seconds | "
-        "exceptions |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(_row(row) for _, row in sorted(first.items())),
-    ]
-    lines += _others([row for row in rows if first[_name(row)] is not row], devices)
-    return "\n".join(lines) + "\n"
-
-
-def _compared_with(rows: list[Row]) -> list[str]:
-    """A paragraph that compares SNR with the yardstick and the predictions, if any row has them."""
-    differences = {
-        key: [row["snr_db"] - row[key] for row in rows if row.get("snr_db") is not None and row.get(key) is not None]
-        for key in ("yardstick_db", "predicted_db")
-    }
-    beside, errors = differences.values()
-    if not beside or not errors:
-        return []
-    near = [sum(abs(error) <= most for error in errors) for most in (1, 2)]
-    below = sum(d < -1.5 for d in beside)
-    text = (
-        f"The median of SNR less yardstick is {median(beside):+.1f} dB; {below} of {len(beside)} rows are more than "
-        f"1.5 dB below it. Of {len(errors)} SNRs `quantize` predicted {near[0]} within a decibel, {near[1]} within two."
-    )
-    return [*textwrap.wrap(text, 120), ""]
-
-
-def _name(row: Row) -> str:
-    return str(row["name"]).replace(":", " ")
-
-
-def _row(row: Row) -> str:
-    if "error" in row:
-        return f"| {_name(row)} | | | | | | | | {_escaped(row['error'])} |"
-    shape = ", ".join("x".join(map(str, shape)) for shape in row["inputs"])
-    ratios = ("" if row.get(key) is None else str(row[key]) for key in RATIOS)
-    marks = (" *" if row.get("woken") else "") + (f" of {row['items']}" if row.get("items", 1) > 1 else "")
-    return (
-        f"| {_name(row)}{marks} | {shape} | {row['dispatches']} | {' | '.join(ratios)} "
-        f"| {row['quantize_s']} | {_exceptions(row)} |"
-    )
-
-
-def _exceptions(row: Row) -> str:
-    """A cell: multiply-adds and operators that are not int8, float islands, elements that differ; empty without any."""
-    found = [] if _share(row) == "100.0 %" else [f"{_share(row)} int8 macs"]
-    found += [f"{op} {count}" for op, count in sorted(row["float32"].items())]
-    found += [f"{row['islands']} islands"] if row["islands"] else []
-    found += [f"mismatches {_differing(row)}"] if row["mismatches"] else []
-    return ", ".join(found)
-
-
-def _differing(row: Row) -> str:
-    size = f" of {row['elements']} (by {row['error_share']:.1e})" if row["mismatches"] else ""
-    return f"{row['mismatches']}{size}"
-
-
-def _others(rows: list[Row], devices: list[str]) -> list[str]:
-    """A paragraph on devices that are not in the table: how many networks ran on each, and which of them differ."""
-    again = [device for device in devices if any(row.get("device") == device for row in rows)]
-    if not again:
-        return []
-    lines = ["", "## Other devices", "", "| device | architectures | mismatches |", "|---|---|---|"]
-    for device in again:
-        own = [row for row in rows if row.get("device") == device]
-        differ = [f"{_name(row)} {_differing(row)}" for row in own if row["mismatches"]]
-        lines.append(f"| {device} | {len(own)} | {', '.join(differ) or 'none'} |")
-    return lines
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split())[:300].replace("|", "\\|")
 
 
 if __name__ == "__main__":
@@ -354,5 +242,6 @@ if __name__ == "__main__":
     parser.add_argument("name")
     parser.add_argument("--device")
     parser.add_argument("--items", type=int, default=1)
+    parser.add_argument("--draw", type=int, default=0)
     arguments = parser.parse_args()
-    print(json.dumps(measured(arguments.name, arguments.device, arguments.items)))
+    print(json.dumps(measured(arguments.name, arguments.device, arguments.items, arguments.draw)))

@@ -91,6 +91,8 @@ class Calibration:
             met(name, array)
         known = known or {}
         run(self._needed(known), inputs, met=met, known=known)
+        for each in self._ranges.values():
+            each.peaks.end_item()
 
     @property
     def wanted(self) -> set[str]:

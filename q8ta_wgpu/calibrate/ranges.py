@@ -30,10 +30,35 @@ _TRIED = 16
 _BINS = 2048
 
 _PEAKS, _LARGEST = 16, 4
-"""Inputs from which on their largest values say how far others reach, and how many of these tell it."""
+"""Items from which on their largest values say how far others reach, and how many of these tell it."""
 
 _FARTHEST = 0.5
 """How far a range reaches at most beyond what was met, in its span."""
+
+
+class Peaks:
+    """The smallest and the largest value of each item of a calibration, whatever number of tensors of it are met: all
+    that share a scale.
+
+    Attributes:
+        of_items: the ends of each item.
+    """
+
+    def __init__(self) -> None:
+        self.of_items: list[tuple[float, float]] = []
+        self._ended = True
+
+    def meet(self, low: float, high: float) -> None:
+        """Widens the ends of the current item to those of one more tensor."""
+        if not self._ended:
+            lowest, highest = self.of_items.pop()
+            low, high = min(low, lowest), max(high, highest)
+        self.of_items.append((low, high))
+        self._ended = False
+
+    def end_item(self) -> None:
+        """Lets what is met next belong to another item."""
+        self._ended = True
 
 
 class Range:
@@ -44,18 +69,21 @@ class Range:
     Attributes:
         low, high: the smallest and the largest value.
         whole: whether all were whole numbers.
+        peaks: the smallest and the largest value of each item.
     """
 
     def __init__(self) -> None:
         self.low, self.high = float("inf"), float("-inf")
-        self.whole = True
+        self.whole, self.peaks = True, Peaks()
         self._counts = np.zeros(_BINS)
 
     def meet(self, x: Array) -> None:
         """Counts finite float32 values."""
         if not x.size:
             return
-        low, high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        least, most = float(x.min()), float(x.max())
+        self.peaks.meet(least, most)
+        low, high = min(self.low, least), max(self.high, most)
         if (low, high) != (self.low, self.high) and self.low <= self.high:
             middles = self.low + (np.arange(_BINS) + 0.5) / _BINS * (self.high - self.low)
             self._counts = _counted(middles.astype(np.float32), low, high, self._counts)
@@ -69,7 +97,8 @@ class Range:
         if storage == INT16:
             return QParams(_scale(ROOM * max(-low, high), (2**16 - 1) / 2), 0, INT16X4)
         if self.low < self.high:
-            low, high = best_range(self._counts, self.low, self.high, 255)
+            ends = best_range(self._counts, self.low, self.high, 255)
+            low, high = farther(*ends, self.peaks, float(self._counts.sum()))
         if storage == SLICE:
             return QParams(_scale(max(-low, high), 255 / 2), 0)
         if isinstance(storage, QParams):
@@ -122,21 +151,38 @@ def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[floa
     return float(lows[row]), float(highs[column])
 
 
-def beyond(peaks: Sequence[float], each: float, span: float) -> float:
-    """How far a range should reach beyond the largest value that was met, for the least squared error over other
-    inputs.
+def farther(low: float, high: float, peaks: Peaks, count: float) -> tuple[float, float]:
+    """The ends of a range, farther out where other inputs are likely to be, unless values are clipped there.
 
-    Of n inputs the next one has the largest value with a chance of 1/(n + 1), which is farther by some amount b, as far
+    Args:
+        low, high: the ends.
+        peaks: of the items that were met.
+        count: how many values were met that are not zero.
+    """
+    if len(peaks.of_items) < _PEAKS:
+        return low, high
+    lows, highs = zip(*peaks.of_items, strict=True)
+    each, span = count / len(lows), max(highs) - min(lows)
+    above = _beyond(highs, each, span) if high >= max(highs) else 0.0
+    below = _beyond([-end for end in lows], each, span) if low <= min(lows) else 0.0
+    return low - below, high + above
+
+
+def _beyond(peaks: Sequence[float], each: float, span: float) -> float:
+    """How far a range should reach beyond the largest value that was met, for the least squared error over other
+    items.
+
+    Of n items the next one has the largest value with a chance of 1/(n + 1), which is farther by some amount b, as far
     as the largest values lie apart: their tail is taken for exponential. So a range that reaches t farther clips 2 b^2
     exp(-t/b) / (n + 1) of squared error, and each of its steps is coarser.
 
     Args:
-        peaks: the largest value of each input.
-        each: how many values an input has that are not zero.
+        peaks: the largest value of each item.
+        each: how many values an item has that are not zero.
         span: from the smallest to the largest value that was met.
     """
     found = sorted(peaks, reverse=True)
-    if len(found) < _PEAKS or found[0] <= 0:
+    if found[0] <= 0:
         return 0.0
     apart = sum((i + 1) * (found[i] - found[i + 1]) for i in range(_LARGEST)) / _LARGEST
     if apart <= 0:

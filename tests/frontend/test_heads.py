@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import heads, need, precision
 from q8ta_wgpu.frontend.calibrate.need import needs
 from q8ta_wgpu.frontend.calibrate.precision import Precisions
-from q8ta_wgpu.frontend.calibrate.rounder import shares_of_255
+from q8ta_wgpu.frontend.calibrate.rounder import shares_in_steps
+from q8ta_wgpu.kernels.attention.attention import COARSE, powers
 from tests.quantizing import Plain, data
 
 BATCH, HEADS, TOKENS, WIDE = 2, 3, 20, 8
@@ -61,14 +64,14 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
 
     def shares(x: Tensor) -> Tensor:
         sizes.add(x.numel())
-        return shares_of_255(x)
+        return shares_in_steps(x)
 
     def choose(self: Precisions) -> None:
         found.append((self._noise({}), list(needs(self.storage, self.rounder, self.calls, [0]).values())))
 
     monkeypatch.setattr(Precisions, "choose", choose)
     for module in (need, precision):
-        monkeypatch.setattr(module, "shares_of_255", shares)
+        monkeypatch.setattr(module, "shares_in_steps", shares)
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
     for cached in (heads._CACHED, rows * TOKENS):
         monkeypatch.setattr(heads, "_MANY", cached)
@@ -102,3 +105,20 @@ def test_calibration_meets_some_rows_of_scores_at_a_time(monkeypatch: pytest.Mon
     assert set(sizes) == {5 * TOKENS}
     first, second = (str(program.graph_module.code) for program in programs)
     assert first == second
+
+
+def test_shares_are_simulated_as_kernels_compute_them() -> None:
+    """Scores in whole steps make most of the error where keys have similar weight."""
+    scores = torch.randn(64, 100, generator=torch.Generator().manual_seed(0))
+    exact, simulated = scores.softmax(-1), shares_in_steps(scores)
+    steps = (COARSE.steps * scores).round()
+    distances = (steps.amax(-1, keepdim=True) - steps).int().clamp(max=COARSE.distances - 1)
+    weights = torch.from_numpy(powers(COARSE).astype(np.float32))[distances.long()]
+    computed = weights / weights.sum(-1, keepdim=True)
+    assert float((simulated - exact).norm()) == pytest.approx(float((computed - exact).norm()), rel=0.1)
+
+
+def test_shares_of_rows_without_elements() -> None:
+    low = torch.finfo(torch.float32).min
+    rows = torch.tensor([[-math.inf, -math.inf], [low, low], [low, 0.0], [-math.inf, 0.0]])
+    assert shares_in_steps(rows).tolist() == [[0.0, 0.0], [0.5, 0.5], [0.0, 1.0], [0.0, 1.0]]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchao.quantization.pt2e import HistogramObserver
 
+import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 
 INT8: dict[str, Any] = {
@@ -114,7 +115,7 @@ def _error_on_others(observer: RangeObserver, others: torch.Tensor) -> float:
 
 
 def test_few_small_inputs_leave_room_for_others() -> None:
-    """Of 32 inputs the next one reaches further once in 33 times. Many values, or few inputs, say nothing of it."""
+    """Of 32 inputs the next one reaches further once in 33 times. Many tensors of one item say nothing of it."""
     random = torch.Generator().manual_seed(0)
     given, others = torch.randn(32, 16, generator=random), torch.randn(4000, 16, generator=random)
     given, others = (x * x.abs().mean(1, keepdim=True) for x in (given, others))
@@ -122,7 +123,8 @@ def test_few_small_inputs_leave_room_for_others() -> None:
     for observer in (roomy, narrow):
         for x in given:
             observer(x)
-    narrow.peaks.clear()
+            if observer is roomy:
+                observer.peaks.end_item()
     assert _error_on_others(roomy, others) < 0.8 * _error_on_others(narrow, others)
 
 
@@ -131,4 +133,25 @@ def test_a_range_is_what_was_met(inputs: int, values: int) -> None:
     given, observer = torch.rand(inputs, values, generator=torch.Generator().manual_seed(0)), RangeObserver(**INT8)
     for x in given:
         observer(x)
+        observer.peaks.end_item()
     assert float(observer.calculate_qparams()[0]) == pytest.approx(float(given.max()) / 255, rel=1e-6)
+
+
+class Columns(nn.Module):
+    """Puts the columns of its input together in another order: all are stored at one scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(torch.cat([x[:, i : i + 1] for i in reversed(range(32))], 1))
+        return y
+
+
+def test_many_tensors_of_one_item_are_one_item() -> None:
+    """Their largest values lie far apart, and say nothing of other items."""
+    x = torch.linspace(-1, 1, 32)[None] ** 3
+    exported = q8.quantize(Columns().eval(), (x,), calibration=[x], progress=False)
+    found = q8.compile(exported).graph.types["cat.int8"].q
+    assert found is not None and found.scale == pytest.approx(2 / 255, rel=1e-5)

@@ -87,3 +87,20 @@ def test_out_of_reach_comes_near_to_all(few: bool) -> None:
     search, _ = _search(0.05, few)
     steps = search.enough(_steps())
     assert _noise(steps) <= 1.2 * _noise(_steps())
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("bad", [[3], [0, 17, 39], []])
+def test_what_costs_next_to_nothing_is_left_in_8_bits_where_16_make_noise(few: bool, bad: list[int]) -> None:
+    """A value that calibration met once lies on a step of int8, and between two of int16."""
+    every, others = _steps(), _steps()
+    worse = {others[i].reading for i in bad}
+
+    def noise(chosen: Mapping[Reading, Width]) -> list[float]:
+        return [NOISE - GAIN * len([r for r in chosen if r not in worse]) + len(worse & chosen.keys())]
+
+    search = Search(noise, [0.7], [0.7], 1.0, few, lambda _: others)
+    steps = search.enough(every)
+    found = {step.reading for step in search.with_others(steps)}
+    assert found.isdisjoint(worse) and found.issuperset(step.reading for step in steps)
+    assert len(found) >= len(steps) + COUNT - len(bad) * (COUNT // 4)

@@ -116,3 +116,22 @@ def test_ranges_are_those_of_all_values_however_they_come() -> None:
     whole = Range()
     whole.meet(np.arange(-3, 9, dtype=np.float32))
     assert whole.stored(WHOLE).scale == 1.0
+
+
+def test_few_small_inputs_leave_room_for_others() -> None:
+    """As in a torch module: of 32 inputs the next one reaches further once in 33 times."""
+    random = np.random.default_rng(0)
+    given, others = (random.standard_normal((n, 16)).astype(np.float32) for n in (32, 4000))
+    given, others = (x * np.abs(x).mean(1, keepdims=True) for x in (given, others))
+    met, one_item = Range(), Range()
+    for x in given:
+        met.meet(x)
+        met.peaks.end_item()
+        one_item.meet(x)
+
+    def error(found: Range) -> float:
+        q = found.stored(INT8)
+        rounded = (np.clip(np.rint(others / q.scale) + q.zero, -128, 127) - q.zero) * q.scale
+        return float(np.square(rounded - others).mean())
+
+    assert error(met) < 0.8 * error(one_item)

@@ -71,7 +71,8 @@ ROOMS: dict[str, set[str]] = {
     "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes"},
     "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.notes", "frontend.export"},
-    "frontend.calibrate": GRAPH | {"calibrate", "frontend.moves", "frontend.multiply_adds", "passes.plan", *FRONTEND},
+    "frontend.calibrate": GRAPH
+    | {"calibrate", "frontend.moves", "frontend.multiply_adds", "kernels.attention", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", "frontend.multiply_adds", *FRONTEND},
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from bench import architectures, builders, zoo
+from bench.zoo_table import table
 from tests.quantizing import conv
 
 
@@ -35,7 +36,7 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = tmp_path / "zoo.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in [{"name": "small:net", "error": "old"}, *rows]))
     assert zoo.read(path) == rows
-    text = zoo.table(rows)
+    text = table(rows)
     assert "Other devices" not in text
     assert "1 of 3 architectures that were tried compile and run, 1 with 0 mismatches; 100.0 %" in text
     assert re.search(r"\| small net \| 1x3x8x8 \| \d+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \|  \|", text)
@@ -43,7 +44,7 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "aten.logcumsumexp.default" in text
     elsewhere = {**net, "device": "another", "mismatches": 3, "error_share": 0.5}
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, elsewhere]))
-    text = zoo.table(zoo.read(path))
+    text = table(zoo.read(path))
     assert "1 of 3 architectures" in text
     halves = {
         **net,
@@ -53,7 +54,7 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "mismatches": 3,
         "error_share": 0.5,
     }
-    assert f"| 50.0 % int8 macs, softmax 2, 1 islands, mismatches 3 of {net['elements']} (by 5.0e-01) |" in zoo.table(
+    assert f"| 50.0 % int8 macs, softmax 2, 1 islands, mismatches 3 of {net['elements']} (by 5.0e-01) |" in table(
         [halves]
     )
     assert f"| another | 1 | small net 3 of {net['elements']} (by 5.0e-01) |" in text
@@ -96,7 +97,22 @@ def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.Monk
     monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: module})
     row = zoo.measured("small:denoiser", "llvmpipe", items=2)
     assert (row["mismatches"], row["inputs"]) == (0, [[1, 3, 8, 8], [1]])
-    assert "| small denoiser of 2 | 1x3x8x8, 1 |" in zoo.table([row])
+    assert "| small denoiser of 2 | 1x3x8x8, 1 |" in table([row])
+
+
+def test_rows_of_several_draws_are_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each draw has weights and inputs of its own; one that fails is said."""
+    monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5))})
+    monkeypatch.setattr(builders, "SIZES", (8,))
+    rows = [zoo.measured("small:net", "llvmpipe", draw=draw) for draw in range(3)]
+    assert len({row["snr_db"] for row in rows}) == 3
+    row = zoo.mean_of(rows)
+    assert row["snr_db"] == pytest.approx(sum(each["snr_db"] for each in rows) / 3, abs=0.051)
+    less = [snr - yardstick for snr, yardstick in row["draws"]]
+    assert f"| small net | 3 | {sum(less) / 3:+.1f} ± " in table([row])
+    assert "| small net, 3 draws | 1x3x8x8 |" in table([row])
+    assert zoo.mean_of(rows[:1]) == rows[0]
+    assert zoo.mean_of([*rows, {"name": "small:net", "error": "build: no"}])["error"] == "build: no"
 
 
 def test_every_name_has_a_builder() -> None:

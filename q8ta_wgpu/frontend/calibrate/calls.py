@@ -1,4 +1,4 @@
-"""Calls of a network one after the other, in which it goes on with what it kept."""
+"""Calls of a network one after the other, each of which begins with the states that the call before it left."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 Tensors = Sequence[Tensor]
 Call = Callable[[Tensors], tuple[list[Tensor], list[Tensor]]]
-"""Arguments, of which states are the last ones -> outputs, and the states after the call."""
+"""(arguments, the last ones of which are states) -> (outputs, the states after the call)."""
 
 _SAME = 1e-3
-"""By how much of their size a program's states may differ from the module's, whose sums have another order."""
+"""The relative difference up to which a program's states count as the module's. Their sums have another order."""
 
 _LEFT = 0.1
-"""Share of an error that is left after a sequence of calls from which on it lasts for longer than that."""
+"""An error of which this share is left after a sequence of calls lasts for longer than the sequence."""
 
 
 class Calls:
     """Items of a calibration, each with the states that the module had before it.
 
     Errors of states last from call to call and add up. So a simulated call begins with the states that the simulated
-    one before it left, where the module went on as well; a calibration may also set its states back.
+    call before it left, if the module did so in the calibration. A calibration may also reset its states between items.
 
     Args:
         items: arguments of each call.
-        places: of each, its place in the calibration: a call goes on only from the one right before it.
+        places: the index of each item in the calibration. Only neighbouring calls may be a sequence.
         states: how many of the last arguments are states.
-        exact: what the network gives for an item in float.
+        exact: computes the network in float.
 
     Attributes:
         floats: outputs of each item in float.
@@ -52,12 +52,12 @@ class Calls:
         return len(self._items)
 
     def sequences(self) -> Iterator[range]:
-        """Calls in each of which, but for the first one, the network goes on."""
+        """Ranges of calls. In each, every call but the first begins with the states that the one before left."""
         begins = [index for index, goes_on in enumerate(self._goes_on) if not goes_on]
         return (range(*ends) for ends in zip(begins, [*begins[1:], len(self._items)], strict=True))
 
     def _lasting(self, exact: Call) -> list[bool]:
-        """Of each state, whether much is left after the longest sequence of an error of a hundredth before it."""
+        """Of each state, whether an error of a hundredth of its size is largely left after the longest sequence."""
         sequence = max(self.sequences(), key=len)
         _, after = self._follow(exact, sequence, ())
         random, item = torch.Generator().manual_seed(0), self._items[sequence.start]
@@ -70,11 +70,12 @@ class Calls:
         ]
 
     def outputs(self, call: Call, sequence: range) -> list[list[Tensor]]:
-        """What a network gives in each call of a sequence."""
+        """The outputs of a network in each call of a sequence."""
         return self._follow(call, sequence, ())[0]
 
     def _follow(self, call: Call, sequence: range, kept: Tensors) -> tuple[list[list[Tensor]], Tensors]:
-        """Outputs of each call, and the last states; the first states are those of the item, or `kept`."""
+        """The outputs of each call, and the states after the last. The first call begins with the states `kept`, or
+        with its item's if there are none."""
         found = list[list[Tensor]]()
         for index in sequence:
             item = self._items[index]

@@ -1,4 +1,5 @@
-"""The items of a calibration on which a module is simulated, held back from the ranges of its values."""
+"""The items of a calibration on which a module is simulated. Observers meet them last, so that ranges without them are
+known."""
 
 from __future__ import annotations
 
@@ -13,36 +14,38 @@ from q8ta_wgpu.frontend.calibrate.states import feed_back, states_of
 from q8ta_wgpu.frontend.multiply_adds import size_of
 
 _INPUTS = 4
-"""Inputs of the calibration that are simulated, in as few items as hold so many."""
+"""The number of inputs that are simulated. An item may hold several: so few items are taken as hold this many."""
 
 _NUMBERS, ITEMS = 32, 8
-"""Numbers that each result should have in all of what is simulated, and items up to which more are held back for them:
-the noise of four numbers is by chance 5 dB more or less than that of all."""
+"""The numbers that each result should have in all simulated items together, and the most items that are taken for that.
+The noise of four numbers may by chance be 5 dB above or below that of all."""
 
 _FIRST, _LATER = 8, 24
-"""Of a network whose states follow from what they were, calls that are simulated one after the other: from the first
-one on, and from a later one on, before which it kept as much as it does in use. Of other states later ones alone."""
+"""The numbers of calls that are simulated of a network that computes states from their old values: neighbouring calls
+from the first one on, and from a later one on, when its states are as in use. Of other networks with states only later
+calls are simulated."""
 
 _SOME, _LEAST = 8, 64
-"""Inputs besides those that are simulated from which ranges without them are tried as well, and from which they alone
-count: of fewer than that, other inputs exceed the ranges."""
+"""The number of other inputs from which on their ranges, without the simulated items, are tried as well; and the number
+from which on only these are used. Ranges of fewer inputs are exceeded by the simulated ones."""
 
 
 class HeldBack:
-    """The first items of a calibration, and of a network that keeps something some later ones. Observers meet them
-    last: until then their ranges are those of other inputs.
+    """The first items of a calibration, and some later ones if the network has states. Observers meet them last: before
+    that their ranges are those of all other items.
 
     Args:
         observed: a module with observers.
         example: arguments of one item.
-        all_wide: whether all that may be stored in 16 bits is, whatever they show.
-        total: how many items there are, or at least.
+        all_wide: whether all values that may be stored in 16 bits are, whatever the simulation shows.
+        total: the number of items, or a lower bound of it.
 
     Attributes:
-        items: as many as hold a few inputs.
-        places: of each, its place among all items.
-        ranges: scale and zero point of each observer of a whole tensor before it met them, by its call's target, and
-            none of those that it has now: one of both, or both where there were some other items, but few.
+        items: the items that are held back.
+        places: the index of each among all items.
+        ranges: what is simulated, one after the other: scales and zero points, as of `known_scales`, before observers
+            met these items; and an empty dict, which stands for those that observers have now. Without enough other
+            items it is only the latter, with many of them only the former.
     """
 
     def __init__(
@@ -76,13 +79,13 @@ class HeldBack:
 
     @property
     def growth(self) -> float:
-        """How much larger the largest of them is than the example that was traced; at least 1."""
+        """By what factor the largest of these items is larger than the example that was traced; at least 1."""
         traced = sum(map(size_of, self._observed.graph.find_nodes(op="placeholder")))
         return max([1.0, *(sum(x.numel() for x in item) / max(traced, 1) for item in self.items)])
 
 
 def _results(observed: GraphModule) -> int:
-    """How many numbers the smallest result of one item has."""
+    """The number of numbers in the smallest result of one item."""
     (output,) = observed.graph.find_nodes(op="output")
     ends = pytree.tree_leaves(output.args[0])[: -len(states_of(observed)) or None]
     return max(1, min((size_of(end) for end in ends if isinstance(end, Node)), default=_NUMBERS))

@@ -1,9 +1,9 @@
 """How much of the outputs' noise the rounding of each value makes.
 
-With e the rounding error of a value and g the gradient of the outputs under random signs, the mean of (g·e)² over the
-signs is ‖J e‖², the error at the outputs to first order: errors that share a sign, as where most values round to zero,
-are in it, and the sum of squares s²/12·Σg² leaves them out. (Hutchinson's estimator; "A Stochastic Estimator of the
-Trace of the Influence Matrix", 1990.)
+Let e be the rounding error of a value, and g the gradient of the outputs multiplied by random signs. The mean of (g·e)²
+over many signs is ‖J e‖², the squared error of the outputs to first order. (Hutchinson's estimator; "A Stochastic
+Estimator of the Trace of the Influence Matrix", 1990.) It includes that errors of a value may share a sign, as where
+most elements round to zero. The simpler s²/12·Σg², with steps of s, takes errors for independent.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from torch.fx import Node
 from torch.nn import functional as F
 
 from q8ta_wgpu.frontend.calibrate.calls import Calls
-from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_of_255
-from q8ta_wgpu.frontend.calibrate.simulate import Run, Views
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_in_steps
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
 from q8ta_wgpu.frontend.nodes import constant
 
 SIGNS = 4
-"""Vectors of random signs for each item, where nothing else is asked for."""
+"""Vectors of random signs for each item, by default."""
 
 _AT_ONCE = 1 << 16
-"""Products that are summed in float32 before they are added to the others in float64."""
+"""The number of products that are summed in float32; such sums are added up in float64."""
 
 Reading = tuple[Stored | Node, Role]
-"""A stored value, the softmax of an attention or the observer's call of a transform's weights or of a table, and the
-role in which it is read."""
+"""What is read, and the role in which it is read. It is a stored value, or a node: the softmax of an attention, or the
+observer's call of the weights of a transform or of a table."""
 
 
 def needs(
     storage: Storage, rounder: Rounder, calls: Calls, outputs: Sequence[int], signs: int = SIGNS
 ) -> dict[Reading, float]:
-    """The noise that rounding makes, for each value and role, beside the signal of these outputs, as a ratio of powers:
-    the mean over the calls and, for each, over so many vectors of random signs. Of what a network keeps, the noise in
-    all later calls of a sequence."""
+    """The noise that the rounding of each value for each role makes in these outputs, relative to their signal, as a
+    ratio of powers. It is a mean over the calls, and over so many vectors of random signs for each. Errors of a state
+    count in all later calls of a sequence."""
     (found,) = _needs(storage, [rounder], calls, outputs, signs)
     return found
 
@@ -48,8 +48,8 @@ def needs(
 def needs_apart(
     storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int]
 ) -> list[dict[Reading, float]]:
-    """As `needs` for each of several rounders, of the values that they round by different steps, with the gradients of
-    one: those of the float network do not depend on how it is rounded."""
+    """As `needs`, for each of several rounders, of the values that they round by different steps. All use the same
+    gradients, since those of the float network do not depend on the rounding."""
     return _needs(storage, rounders, calls, outputs, SIGNS)
 
 
@@ -75,17 +75,17 @@ def _needs(
 
 
 def _signs(value: Tensor, random: torch.Generator) -> Tensor:
-    """Random signs, as large as makes the output's signal one."""
+    """Random signs, divided by the root of the output's power, so that noise is relative to it."""
     signs = torch.randint(0, 2, value.shape, generator=random) * 2.0 - 1.0
     return signs / value.detach().double().square().sum().sqrt().clamp(min=1e-30).float()
 
 
 class _Traced:
-    """Runs a module in float and notes, of each value and role, how rounding would change the outputs: with one rounder
-    of all, with several of the values whose steps differ.
+    """Runs a module in float, and notes how the rounding of each value for each role would change the outputs. With
+    several rounders these are only the values for which their steps differ.
 
     Attributes:
-        run: of the module.
+        run: runs the module.
     """
 
     def __init__(self, storage: Storage, rounders: Sequence[Rounder]) -> None:
@@ -125,7 +125,8 @@ class _Traced:
         return known
 
     def _looked_up(self, node: Node, rows: Tensor, places: Tensor) -> Tensor:
-        """Rows of a table, whose errors are noted here: a gradient of the table would be as large as that."""
+        """Notes the errors of rows that were looked up in a table. A gradient of the table itself would be as large as
+        the table."""
         if len(self._rounders) > 1:
             return rows
         (table,) = (source for source in node.all_input_nodes if source in self.storage.weights)
@@ -135,10 +136,11 @@ class _Traced:
         self._first.append(rows)
         return self._noted((table, "others"), rows, error)
 
-    def _share(self, node: Node, shares: Tensor) -> Tensor:
+    def _share(self, node: Node, scores: Tensor) -> Tensor:
+        shares = softmax(node, scores)
         if len(self._rounders) > 1:
             return shares
-        return self._noted((node, "others"), shares, shares_of_255(shares.detach()).sub_(shares.detach()))
+        return self._noted((node, "others"), shares, shares_in_steps(scores.detach()).sub_(shares.detach()))
 
     def _noted(self, reading: Reading, value: Tensor, *errors: Tensor) -> Tensor:
         def note(*changes: float) -> None:
@@ -149,21 +151,23 @@ class _Traced:
         return noted
 
     def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> dict[Reading, list[float]]:
-        """The changes of the outputs, under these signs, by each way to round each value; `more` signs follow."""
+        """How each rounder's errors of each value change the outputs, multiplied by these signs and summed. `more` says
+        whether other signs will follow."""
         self._changes.clear()
         torch.autograd.grad(outputs, self._first, signs, retain_graph=more, allow_unused=True)
         return dict(self._changes)
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
-    """The sum of products of two tensors' elements, in parts: float32 adds up few of them well, and a sum in float64
-    would first write all products."""
+    """The sum of products of two tensors' elements. Slices are summed in float32 and added up in float64: a sum of many
+    float32 numbers is inexact, and one in float64 would first write all products to memory."""
     pairs = zip(*(torch.split(x.reshape(-1), _AT_ONCE) for x in (a, b)), strict=True)
     return sum(float(torch.dot(*pair)) for pair in pairs)
 
 
 class _Noted(torch.autograd.Function):
-    """A value as it is. On the way back, how much each of some errors of it changes the outputs, to first order."""
+    """Gives a value as it is. In the backward pass it notes by how much each of several errors of the value would
+    change the outputs, to first order."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, note: Callable[..., None], *errors: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.calibrate.ranges import ROOM, best_range, beyond
+from q8ta_wgpu.calibrate.ranges import ROOM, Peaks, best_range, farther
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
 _AT_ONCE = 1 << 16
@@ -32,13 +32,12 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
 
     Attributes:
         clips: whether values are clipped where that lowers their squared error.
-        peaks: the smallest and the largest value of each input.
+        peaks: the smallest and the largest value of each item of the calibration.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.zeros, self.clips = 0, True
-        self.peaks: list[tuple[float, float]] = []
+        self.zeros, self.clips, self.peaks = 0, True, Peaks()
 
     def forward(self, x: Tensor) -> Tensor:
         """Counts a batch; returns it. Raises RuntimeError, as torchao's observers do, at NaN and infinities."""
@@ -47,7 +46,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         low, high = torch.aminmax(x.detach())
         if not (math.isfinite(low) and math.isfinite(high)):
             raise RuntimeError("a value that is not finite has no range")
-        self.peaks.append((float(low), float(high)))
+        self.peaks.meet(float(low), float(high))
         self.zeros += int(np.count_nonzero(x.detach().numpy() == 0))  # a third of torch's count_nonzero
         if self.min_val > self.max_val:  # as it begins
             counts = self._counts(x.detach(), low, high)
@@ -79,18 +78,12 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         if not low < high:
             qparams: tuple[Tensor, Tensor] = super().calculate_qparams()
             return qparams
-        ends = self._farther(*(self._best_range(low, high) if self.clips else (min(low, 0.0), max(high, 0.0))))
+        ends = self._best_range(low, high) if self.clips else (min(low, 0.0), max(high, 0.0))
+        ends = farther(*ends, self.peaks, max(float(self.histogram.sum()) - self.zeros, 0.0))
         found: tuple[Tensor, Tensor] = self._calculate_qparams(
             *(torch.tensor(end, device=self.min_val.device) for end in ends)
         )
         return found
-
-    def _farther(self, low: float, high: float) -> tuple[float, float]:
-        """The ends of a range, farther out where other inputs are likely to be, unless values are clipped there."""
-        each = max(float(self.histogram.sum()) - self.zeros, 0.0) / max(len(self.peaks), 1)
-        above = beyond([end for _, end in self.peaks], each, high - low) if high >= float(self.max_val) else 0.0
-        below = beyond([-end for end, _ in self.peaks], each, high - low) if low <= float(self.min_val) else 0.0
-        return low - below, high + above
 
     def _best_range(self, low: float, high: float) -> tuple[float, float]:
         counts = self.histogram.double().cpu().numpy()

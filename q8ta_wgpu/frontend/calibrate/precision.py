@@ -1,9 +1,10 @@
 """As many bits as a value needs: which values are stored in 16 bits, or not rounded at all.
 
-The yardstick is the network whose weighted sums read int8 values and weights as they will be and that rounds nothing
-else, no table of embeddings either, but one of 4 bits. Where int8 everywhere is more than half a decibel below it,
-values are widened, the largest noise for each cost first, until the module as it will be stored, simulated on inputs of
-the calibration, comes near it.
+The yardstick is a simulation in which only inputs and weights of weighted sums are rounded, as they will be stored.
+Tables of embeddings are not rounded in it, unless 4 bits were asked for. Where int8 everywhere is more than half a
+decibel below the yardstick, values are widened: first those whose rounding makes the most noise for what 16 bits cost.
+This ends where the module as it will be stored comes near the yardstick. Both are simulated on inputs of the
+calibration.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from q8ta_wgpu.frontend.calibrate.calls import Calls
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
-from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_of_255
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
-from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, usual_noise
+from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, softmax, usual_noise
 from q8ta_wgpu.frontend.calibrate.states import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, beside_states, by_rows, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.widen import widen
 
 _MOSTLY = 2.0
-"""How much more noise the yardstick has with ranges of other inputs where most of it is what they clip."""
+"""By what factor the yardstick's noise is larger with ranges of other inputs if most of it comes from clipping."""
 
 _RARE = 3.0
-"""How much more noise the yardstick has with its largest errors than without them where they are rare, and other noise
-would hide behind them. Of normal errors the largest tenth makes it 1.7 times as much."""
+"""By what factor the largest tenth of the errors raises the yardstick's noise if large errors are rare: other noise
+would not be noticed beside them. The factor of normal errors is 1.7."""
 
 _LARGE = 4e9
-"""What a call moves and computes, in bytes, from which on a simulated run takes seconds: then few are made, for half
-the random signs and one kind of ranges."""
+"""Bytes that a call moves, with what it computes, from which on a simulated run takes seconds. Then few runs are made,
+with one kind of ranges, and noise is measured with half as many random signs."""
 
 _KEPT = 2**30
 """Most bytes of values that are kept from one simulated run to the next."""
@@ -52,14 +53,14 @@ _SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
 
 _BAD, _FAIR = 10**-1.5, 0.01
-"""Noise to signal, 15 dB, that is too much whatever the yardstick has, and 20 dB, which is asked for where 16 bits can
-do that."""
+"""Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted if 16 bits can
+give it."""
 
 _SHORT = 1.5
-"""dB below the yardstick from which a user is warned that 16 bits do not do."""
+"""dB below the yardstick from which on a user is warned that 16 bits do not suffice."""
 
 _FINE = 40.0
-"""Signal to noise in dB from which nobody is warned."""
+"""Signal to noise in dB from which on there is no warning."""
 
 _POOR = 10.0
 """Signal to noise in dB below which a user is warned, whatever the yardstick has."""
@@ -67,14 +68,13 @@ _POOR = 10.0
 
 @dataclass(frozen=True)
 class Precision:
-    """What was chosen, and what it is expected to give: signal to noise, in dB, of the output that is farthest below
-    the yardstick.
+    """The choice of widths, and the signal to noise in dB of the output that is farthest below the yardstick.
 
     Attributes:
-        notes: a sentence for each value that is widened, dearest first.
-        yardstick: of a network that rounds only what weighted sums read, and their weights.
-        int8: of int8 everywhere.
-        predicted: of the choice.
+        notes: a sentence for each value that is widened.
+        yardstick: signal to noise of the yardstick.
+        int8: signal to noise of int8 everywhere.
+        predicted: signal to noise of the choice.
     """
 
     notes: tuple[str, ...]
@@ -84,7 +84,7 @@ class Precision:
 
     @property
     def warning(self) -> str:
-        """What a user should know; empty if all is well."""
+        """A warning about low signal to noise; empty if there is no reason for one."""
         if self.predicted >= max(min(self.yardstick - _SHORT, _FINE), _POOR):
             return ""
         way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
@@ -100,12 +100,18 @@ class Precision:
 
 
 class Precisions:
-    """A calibrated module in float and as the yardstick has it, before its weights are rounded.
+    """Simulates a calibrated module in float and as the yardstick, and chooses the widths of its values.
+
+    It is made before weights are fitted to the calibration, and chooses after that.
 
     Args:
-        observed: with observers that met the calibration.
-        back: the inputs that are simulated.
+        observed: a module with observers that met the calibration.
+        back: the items that are simulated.
         dynamic: whether the device chooses a scale for each row that a linear reads.
+
+    Attributes:
+        yardstick: the yardstick's noise to signal of each output, as `_noise_by_ranges` orders them.
+        floats: the outputs of each item in float.
     """
 
     def __init__(self, observed: GraphModule, back: HeldBack, dynamic: bool = False) -> None:
@@ -122,7 +128,7 @@ class Precisions:
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own: dict[Node, tuple[float, float]] = {}
-        exact = Run(self.storage, self._watched, _same, _same).call
+        exact = Run(self.storage, self._watched, _same, softmax).call
         self.calls = Calls(back.items, back.places, len(states_of(observed)), exact)
         self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
@@ -141,12 +147,13 @@ class Precisions:
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
 
     def is_worse(self) -> bool:
-        """Whether the yardstick has more noise on some output, more than is left, with the weights as they are."""
+        """Whether some output of the yardstick has more noise than is allowed with the weights as they are now."""
         pairs = enumerate(zip(self._noise_of_sums(), self._allowed, strict=True))
         return any(ratio > allowed for i, (ratio, allowed) in pairs if self._is_whole(i))
 
     def choose(self) -> Precision | None:
-        """Widens what needs it, in the module itself; None where no output has a yardstick."""
+        """Chooses widths and changes the module accordingly. Returns None where the yardstick rounds nothing that
+        reaches an output."""
         plain = predicted = self._noise({})
         first = len(plain) - len(self.floats[0])  # with ranges of other inputs no more is wanted than is allowed
         wanted = self._allowed[:first] + list(map(_wanted, self._allowed[first:], plain[first:], self.floats[0]))
@@ -165,8 +172,8 @@ class Precisions:
             steps = [step for step in every if step.width == "int16"]
             if not self._all_wide:
                 also = functools.partial(cheap, self.storage, every)
-                steps = Search(self._noise, wanted, self._allowed, self._traffic, self._large, also).enough(every)
-                steps += also(steps)
+                search = Search(self._noise, wanted, self._allowed, self._traffic, self._large, also)
+                steps = search.with_others(search.enough(every))
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}
@@ -182,13 +189,14 @@ class Precisions:
 
     @functools.cached_property
     def _runs(self) -> LastRuns:
-        """What is kept from run to run, once the weights stay; nothing where states follow from earlier calls."""
+        """Values that are kept from one run to the next; none where states depend on earlier calls. It is made when
+        weights no longer change."""
         keeps = not self._large and not states_of(self.module)
         return LastRuns(self.storage, len(self._rounders) * len(self.calls), int(_KEPT / self._growth) if keeps else 0)
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
-        """The noise of each output, as `_noise_by_ranges` has it, with these values widened, and those that always are;
-        once the weights stay."""
+        """The noise of each output, as `_noise_by_ranges` orders it, with these values widened and those that always
+        are. It is called when weights no longer change."""
         known = iter(self._runs.values) if chosen else _NONE  # one run alone needs none
         chosen = {**widths(self._always), **chosen}
         given = frozenset(chosen.items())
@@ -203,8 +211,8 @@ class Precisions:
             found = {reads: made[width] for reads, width in seen.items()}
             return self._rounded_by_rows(stored, found)
 
-        def shares(node: Node, value: Tensor) -> Tensor:
-            return value if (node, "others") in chosen else shares_of_255(value)
+        def shares(node: Node, scores: Tensor) -> Tensor:
+            return softmax(node, scores) if (node, "others") in chosen else shares_in_steps(scores)
 
         def weight(node: Node, value: Tensor, reader: Node) -> Tensor:
             finer = ((node, "products") in chosen and self.storage.transforms(reader)) or (
@@ -218,26 +226,27 @@ class Precisions:
         return self._simulated[given]
 
     def _is_whole(self, i: int) -> bool:
-        """Whether noise at this place is all of an output's: for each of the ranges, that of all outputs comes behind
-        that without the largest errors."""
+        """Whether the noise at this index includes an output's largest errors. For each kind of ranges, the noise of
+        all outputs without them comes first, and the noise with them second."""
         return bool(i // len(self.floats[0]) % 2)
 
     def _counts(self, i: int) -> bool:
-        """Whether noise at this place is asked for: that without the largest errors where these make most of all."""
+        """Whether the noise at this index is limited. Noise without the largest errors is limited only where these
+        make most of the whole noise."""
         return self._is_whole(i) or _RARE * self.yardstick[i] < self.yardstick[i + len(self.floats[0])]
 
     def _noise_of_sums(self) -> list[float]:
-        """The noise of each output where only what sums read is rounded, and weights; with rounded tables, to which
-        weights may be fitted, where that is less."""
+        """The noise of each output where only inputs and weights of sums are rounded. It is the lower one of two ways,
+        without and with rounded tables of embeddings: weights may be fitted to rounded tables."""
         readings = ((node, user) for node in self.storage.weights for user in node.users)
         tables = not all(itertools.starmap(self._rounds, readings))
         ways = [self._weight_of_sums, self._weight] if tables else [self._weight]
-        found = [self._noise_by_ranges(self._of_sums, way, _same) for way in ways]
+        found = [self._noise_by_ranges(self._of_sums, way, softmax) for way in ways]
         return [min(ratios) for ratios in zip(*found, strict=True)]
 
     def _noise_of_yardstick(self) -> list[float]:
-        """The noise of each output with ranges that clip, or with whole ones where that is less, as other quantizers
-        have them. Then no value is clipped that makes more noise by it."""
+        """The least noise of each output with ranges that clip and with whole ones, which other quantizers use. Where
+        whole ranges are better for an output, values that make more noise by clipping keep whole ranges."""
         clipped, clipping = self._noise_of_sums(), self.rounder
         self._clip_all_but(self.storage.stored)
         whole = self._noise_of_sums()
@@ -251,8 +260,9 @@ class Precisions:
         return list(map(min, clipped, whole, self._noise_of_sums()))
 
     def _reaches_further(self) -> bool:
-        """Whether what is simulated reaches so much further than all other inputs that the yardstick's noise is mostly
-        that. Then its own ranges count, too: else other noise as large would be left."""
+        """Whether the simulated items exceed the ranges of all other items so far that this makes most of the
+        yardstick's noise. Then ranges that include them are simulated as well: beside so much noise, other noise of the
+        same size would be allowed."""
         if self._large or not self._ranges[-1]:
             return False
         rounders, self._rounders = self._rounders, [Rounder({}, self._weights, self.rounder.whole)]
@@ -261,7 +271,7 @@ class Precisions:
         return any(found > _MOSTLY * left for found, left in zip(self.yardstick, own, strict=True))
 
     def _clip_all_but(self, values: Iterable[Stored]) -> None:
-        """Lets the ranges of all values but these clip."""
+        """Makes rounders that clip no range of these values, and may clip those of all others."""
         whole = frozenset(values)
         self._rounders = [Rounder(known, self._weights, whole) for known in self._ranges]
         self.rounder = self._rounders[-1]
@@ -271,8 +281,8 @@ class Precisions:
     def _noise_by_ranges(
         self, views: Any, weight: Any, shares: Any, known: Iterator[dict[Node, Any] | None] = _NONE
     ) -> list[float]:
-        """The noise of each output with these ways to round, without its largest errors and with them, with each of the
-        ranges; `known` values are not computed again."""
+        """The noise of each output with these ways to round. For each kind of ranges: the noise of all outputs without
+        their largest errors, then with them. `known` values are not computed again."""
         found: list[float] = []
         for rounder in self._rounders:
             self.rounder = rounder
@@ -298,10 +308,11 @@ class Precisions:
         return dict.fromkeys(self.storage.values[node].users[node].values(), value)
 
     def _watched(self, node: Node, value: Tensor) -> Views:
-        """As `_unrounded`; notes the range of a value that has the scale of others."""
+        """Gives a value unrounded, and notes its own range if it shares its scale with others."""
         if len(self.storage.values[node].nodes) > 1:
             low, high = self._own.get(node, (0.0, 0.0))
-            self._own[node] = min(low, float(value.min())), max(high, float(value.max()))
+            least, most = map(float, torch.aminmax(value))
+            self._own[node] = min(low, least), max(high, most)
         return self._unrounded(node, value)
 
     def _of_sums(self, node: Node, value: Tensor) -> Views:
@@ -314,8 +325,8 @@ class Precisions:
         return self._rounded_by_rows(stored, found)
 
     def _by_itself(self, stored: Stored, node: Node, value: Tensor) -> Tensor | None:
-        """An int8 value that has the scale of others, as those of a cat have, rounded by its own share of their range;
-        None of others. The yardstick gives each operand a scale of its own."""
+        """An int8 value rounded at a scale of its own, if it shares its scale with others, as the operands of a cat do;
+        else None. The yardstick gives each operand of a sum its own scale."""
         if stored.width != "int8" or stored in self._by_rows or node not in self._own:
             return None
         lows, highs = zip(*(self._own[each] for each in stored.nodes), strict=True)
@@ -328,7 +339,7 @@ class Precisions:
         return on_steps(value, torch.tensor(own), zero, -128, 127)
 
     def _rounded_by_rows(self, stored: Stored, found: dict[Reads, Tensor]) -> Views:
-        """What linears read of a value rounded once more, where each of its rows has a scale of its own."""
+        """Rounds what linears read of a value once more, if each of its rows has a scale of its own."""
         sums = Reads(frozenset({"sums"}))
         if stored in self._by_rows and sums in found:
             found[sums] = round_rows(found[sums], self.rounder.scale(stored, "int16")[0])
@@ -338,7 +349,7 @@ class Precisions:
         return self._weight(node, value, reader) if self._rounds(node, reader) else value
 
     def _rounds(self, node: Node, reader: Node) -> bool:
-        """Whether the yardstick rounds a weight: what sums read, and what was asked for in 4 bits; no other table."""
+        """Whether the yardstick rounds a weight: one of a sum, or one for which 4 bits were asked."""
         return sums_weights(reader) or isinstance(self.storage.weights[node], PerChannelGroupObserver)
 
     def _weight(self, node: Node, value: Tensor, reader: Node) -> Tensor:
@@ -351,8 +362,8 @@ def _sum_of(stored: Stored, need: Mapping[Reading, float]) -> float:
 
 
 def _allowed(ratio: float, output: Tensor) -> float:
-    """How much noise an output may have where the yardstick has this. Of elements that are no floats, so many more may
-    differ as do by chance."""
+    """The noise that an output may have if the yardstick has this much. For an output of integers both are shares of
+    elements that differ, and as many more may differ as can be chance."""
     if not ratio:
         return math.inf
     chance = 0.0 if output.dtype.is_floating_point else ratio + 2 * math.sqrt(ratio / output.numel())
@@ -360,9 +371,10 @@ def _allowed(ratio: float, output: Tensor) -> float:
 
 
 def _wanted(allowed: float, int8: float, output: Tensor) -> float:
-    """How much noise an output should have, if 16 bits can do it."""
+    """The noise that an output should have, if 16 bits can give that. Where int8 leaves
+    less than 15 dB, it is at most the noise of 20 dB."""
     return min(allowed, _FAIR) if int8 > _BAD and output.dtype.is_floating_point else allowed
 
 
-def _same(node: Node, value: Tensor, reader: Node | None = None) -> Tensor:
+def _same(node: Node, value: Tensor, reader: Node) -> Tensor:
     return value

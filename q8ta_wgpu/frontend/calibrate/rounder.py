@@ -13,11 +13,12 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.stored import LIMITS, Stored, Width
+from q8ta_wgpu.kernels.attention.attention import COARSE
 
 
 def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:
-    """Scale and zero point that each observer of a whole tensor has met so far, by the target of its calls and whether
-    it clips."""
+    """Scale and zero point of each observer of whole tensors by what it has met so far. Keys are the target of the
+    observer's calls and whether its range may clip values."""
     found: dict[tuple[str, bool], tuple[float, int]] = {}
     observer: Any
     for name, observer in observed.named_children():
@@ -33,8 +34,8 @@ class Rounder:
     """Rounds values as observers ask, each observer asked once.
 
     Args:
-        known: scales and zero points that count instead of what an observer has now, as of `known_scales`.
-        weights: rounded ones, which rounders may share.
+        known: scales and zero points, as of `known_scales`, that are used instead of those that an observer gives now.
+        weights: weights and their rounded values, which are kept here; several rounders may share them.
         whole: values whose ranges clip nothing; also an attribute.
     """
 
@@ -60,7 +61,7 @@ class Rounder:
         return self._found[stored, width]
 
     def let_clip(self, stored: Stored) -> bool:
-        """Lets the range of a value clip, or not; returns whether it may."""
+        """Tells an observer whether the range of its values may clip; returns that."""
         if not isinstance(stored.observer, RangeObserver):
             return True
         stored.observer.clips = stored not in self.whole
@@ -85,8 +86,8 @@ class Rounder:
 
 
 def on_steps(value: Tensor, scale: Tensor, zero: int, low: int, high: int) -> Tensor:
-    """Finite float32 values rounded to steps from `low` to `high`: the bits of torch's fake_quantize, which takes eight
-    times as long. `scale` is float32 and broadcasts."""
+    """Finite float32 values, rounded to steps from `low` to `high`. The result has the bits of torch's fake_quantize,
+    which takes eight times as long. `scale` is float32 and is broadcast."""
     steps = value.mul(scale.reciprocal()).round_().clamp_(low - zero, high - zero)
     return steps.add_(0.0).mul_(scale)  # -0 becomes 0, as whole numbers have it
 
@@ -100,7 +101,9 @@ def on_channels_steps(weight: Tensor, observer: Any) -> Tensor:
     return on_steps(weight, scale.float().reshape(shape), 0, observer.quant_min, observer.quant_max)
 
 
-def shares_of_255(shares: Tensor) -> Tensor:
-    """The shares of an attention as its kernels have them: in steps of a 255th of the largest of a row."""
-    whole = (shares / shares.amax(-1, keepdim=True).clamp(min=1e-30)).mul_(255).round_()
-    return whole.div_(whole.sum(-1, keepdim=True).clamp(min=1.0))
+def shares_in_steps(scores: Tensor) -> Tensor:
+    """The shares of an attention as kernels compute them from its scores: distances from the largest score of a row are
+    rounded to steps, and so are the weights that follow from them."""
+    largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)  # finite where all are masked
+    weights = (scores - largest).mul_(COARSE.steps).round_().mul_(1 / COARSE.steps).exp_().mul_(COARSE.levels).round_()
+    return weights.div_(weights.sum(-1, keepdim=True).clamp(min=1.0))

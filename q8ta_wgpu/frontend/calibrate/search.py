@@ -85,6 +85,27 @@ class Search:
         judged = [*exact, *self.also(exact)] if self.few_runs else exact  # this run also gives the prediction
         return exact if floats and self._suffice(judged, most) else steps
 
+    def with_others(self, steps: list[Step]) -> list[Step]:
+        """These steps and the others, without slices of the others that make more noise than is wanted, and more than
+        these steps leave. (Int8 stores exactly what int16 may round, such as an input of one number that calibration
+        met once.)"""
+        others = self.also(steps)
+        if self._suffice([*steps, *others], self.wanted):
+            return [*steps, *others]
+        most = [
+            max(wanted, _NEARLY * noise) for wanted, noise in zip(self.wanted, self.noise(widths(steps)), strict=True)
+        ]
+        least = -(-len(others) // (_FEW if self.few_runs else _PARTS))
+        waiting = [others]
+        while waiting:
+            part = waiting.pop()
+            if self._suffice([*steps, *part], most):
+                steps = [*steps, *part]
+            elif len(part) > least:
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+        return steps
+
     def _foreseen(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
         """The first steps whose gains add up to the excess noise, and twice as many until they suffice, without what
         weighted sums read. Empty if not even all suffice."""

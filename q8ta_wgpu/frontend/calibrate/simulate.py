@@ -31,7 +31,7 @@ class Run(InParts):
         storage: of the module.
         views: (observer's call, value) -> what is read, by how it is read.
         weight: (observer's call, weight, what reads it) -> the weight that is computed with.
-        shares: (softmax of an attention, its result) -> what is computed with.
+        shares: (softmax of an attention, its scores) -> the shares that are computed with.
         rows: (embedding, its result, the indices) -> what is computed with; as it is where None.
     """
 
@@ -53,16 +53,20 @@ class Run(InParts):
             return self._views(n, value) if n in self.storage.values else value
         if n.op == "call_module":
             return None
+        if n in self.storage.attention and n not in self._attention:
+            return self._call(n, *self.fetch_args_kwargs_from_env(n)[0])
         return super().run_node(n)
 
+    def _call(self, n: Node, *args: Any, **named: Any) -> Any:
+        return self._shares(n, args[0]) if n in self.storage.attention else super()._call(n, *args, **named)
+
     def finished(self, n: Node, result: Any) -> Any:
-        """The shares of an attention and rows of a table as they are computed with, and parameters without
-        gradients."""
+        """Rows of a table as they are computed with, and parameters without gradients."""
         if n.op == "get_attr":
             return result.detach()
         if self._rows is not None and self.storage.looks_up(n):
             return self._rows(n, result, self.env[n.all_input_nodes[1]])
-        return self._shares(n, result) if n in self.storage.attention else result
+        return result
 
     def map_nodes_to_values(self, args: Any, n: Node) -> Any:
         """Arguments as a node's role reads them."""
@@ -87,6 +91,12 @@ class Run(InParts):
         count = len(pairs) - len(states_of(self.storage.module))
         outputs = [x.float() if _is_amount(node) else x for x, node in pairs[:count]]
         return outputs, [x for x, _ in pairs[count:]]
+
+
+def softmax(node: Node, scores: Tensor) -> Tensor:
+    """The shares of an attention in float."""
+    found: Tensor = node.target(scores, *node.args[1:])  # type: ignore[operator]
+    return found
 
 
 class LastRuns:

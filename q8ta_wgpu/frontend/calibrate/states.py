@@ -1,5 +1,5 @@
-"""How states are rounded: what a module reads and writes from call to call is stored at one scale, and finely where
-errors would add up."""
+"""How states are rounded. A module reads in each call what it wrote in the one before, so both are stored at one scale;
+and in 16 bits or float32 where errors would add up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Normali
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
 
 _STATE = "q8ta_state"
-"""In the meta of the input of a state: the place of its result from the end."""
+"""A key in the meta of a state's input: the index of its result, counted from the end, so that it is negative."""
 
 _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 
@@ -27,12 +27,14 @@ _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 _ELEMENTWISE = Arithmetic | Elementwise | Normalization | Moves
 
 _FAR, _NEAR = 1e9, 1e3
-"""A function is bounded whose values are less than `_NEAR` where those that it reads are as large as `_FAR`."""
+"""A function is taken for bounded if its results for arguments of size `_FAR` are smaller than `_NEAR`."""
 
 
 def mark_states(graph: GraphModule, count: int) -> None:
-    """Lets the last inputs of a graph, so many, know which result is theirs. Copies are dropped, but for those that lay
-    elements out anew: they were made because of writes, and nothing is written into any more."""
+    """Notes on each of the last `count` inputs of a graph, which are states, which result is its next value.
+
+    Copies of tensors are removed: they kept what was read from being overwritten, and such a graph overwrites nothing.
+    Those that change the order of elements in memory stay."""
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
         source = node.all_input_nodes[0]
         if node.meta["val"].stride() == source.meta["val"].stride():
@@ -43,15 +45,15 @@ def mark_states(graph: GraphModule, count: int) -> None:
 
 
 def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
-    """Each state as it is read and as it is written: the last inputs and results of a graph."""
+    """For each state the input that is its old value and the result that is its new one."""
     results: Any = graph.graph.output_node().args[0]
     reads = [node for node in graph.graph.find_nodes(op="placeholder") if _STATE in node.meta]
     return [(node, results[node.meta[_STATE]]) for node in reads]
 
 
 def feed_back(graph: GraphModule) -> bool:
-    """Whether a state follows from what it was by more than moves, within a call or by way of others over several:
-    its errors go on. Rows of a cache only lie where they were written."""
+    """Whether a state is computed from its older value, directly or through other states over several calls, so that
+    its errors go on. A cache is not: its rows are only moved or kept."""
     states = states_of(graph)
     results = dict(states)
     return any(_goes_on(written, read, results) for read, written in states if is_float(read))
@@ -60,8 +62,10 @@ def feed_back(graph: GraphModule) -> bool:
 def _goes_on(
     written: Node, read: Node, results: Mapping[Node, Node], passes: Callable[[Node], bool] = lambda node: True
 ) -> bool:
-    """Whether a written state is computed from `read`, not moved or chosen alone, through calls that `passes` accepts.
-    `results` has what other states are written as, to follow them into the call before."""
+    """Whether a new state is computed from `read`, not only moved or chosen, through calls that `passes` accepts.
+
+    `results` has the new value of each state: where an old value is met, the search goes on from its new one, in the
+    call before."""
     met = {(written, False)}
     for node, computed in (waiting := list(met)):
         if not passes(node):
@@ -76,7 +80,7 @@ def _goes_on(
 
 
 def keep_sums(graph: GraphModule) -> None:
-    """Leaves a running sum in float32, and what grows with it: what is counted from call to call has no range."""
+    """Leaves a running sum, and what grows with it, in float32: a sum that grows from call to call has no range."""
     for read, written in states_of(graph):
         if written.target in _SUMS and read in written.all_input_nodes:
             note(written, IN_FLOAT, True)
@@ -85,7 +89,8 @@ def keep_sums(graph: GraphModule) -> None:
 
 
 def _depends(written: Node, read: Node) -> bool:
-    """Whether what is added to a state, or taken from it, follows from the state itself, which may so be bounded."""
+    """Whether the term that is added to a state, or taken from it, depends on the state itself. The state may then be
+    bounded."""
     found = {source for source in written.all_input_nodes if source is not read}
     for node in (waiting := list(found)):
         new = set(node.all_input_nodes) - found
@@ -95,8 +100,9 @@ def _depends(written: Node, read: Node) -> bool:
 
 
 def _keep_what_grows(graph: GraphModule, grows: set[Node]) -> None:
-    """Leaves in float32 what reads a value that grows without end, and gives one that does, or a function that is
-    bounded: a sine, a quotient of two sums. A layer rounds what it reads to the range that calibration met."""
+    """Leaves calls in float32 that read a value which grows without end. If their result grows as well, so do their
+    readers. It does not if the function is bounded, as a sine or a quotient of two sums is. Layers are no such calls:
+    they round what they read to the range that calibration met."""
     for node in graph.graph.nodes:
         sources = [source for source in node.all_input_nodes if source in grows]
         known = isinstance(kind(node), Arithmetic | Elementwise | Moves | Monotonic | Rowwise) or multiplies(node)
@@ -111,7 +117,7 @@ def _keep_what_grows(graph: GraphModule, grows: set[Node]) -> None:
 
 
 def _is_bounded(node: Node, sources: Sequence[Node]) -> bool:
-    """Whether a call's result stays small where these of what it reads grow."""
+    """Whether a call's result stays small if these sources of it grow."""
     value = node.meta["val"]
     value = value[0] if isinstance(value, Sequence) else value
     if isinstance(kind(node), Rowwise) or value.dtype == torch.bool:
@@ -127,7 +133,8 @@ def _is_bounded(node: Node, sources: Sequence[Node]) -> bool:
 
 
 def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:
-    """Stores in 16 bits what is computed from what it was, element by element: such errors last from call to call."""
+    """Stores states in 16 bits that are computed from their old value element by element: such errors last from call to
+    call."""
     for read, written in states_of(graph):
         reads = [key for key in plan.reads if imported.values.get(key[1]) is read]
         gives = [name for name in plan.gives if imported.values.get(name) is written]
@@ -139,13 +146,13 @@ def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None
 
 
 def _is_carried(written: Node, read: Node) -> bool:
-    """Whether a state is computed from what it was, element by element, not moved or chosen alone."""
+    """Whether a state is computed from its old value element by element, not only moved or chosen."""
     return _goes_on(written, read, {}, lambda node: isinstance(kind(node), _ELEMENTWISE))
 
 
 def near_state(read: Node, written: Node) -> list[Node]:
-    """What a state is made of, element by element, and what is made of it, where it is computed from what it was;
-    nothing of others, such as caches of rows."""
+    """The nodes from which a state is computed element by element, and those that are computed so from it. Empty if the
+    state is not computed from its old value, as a cache of rows is not."""
     behind = _reached([written], lambda node: node.all_input_nodes if _is_elementwise(node) else ())
     if read not in behind or not _goes_on(written, read, {}):
         return []
@@ -162,13 +169,13 @@ def _reached(begin: Sequence[Node], following: Callable[[Node], Iterable[Node]])
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether a call computes each element from some others, or watches."""
+    """Whether a call computes its result element by element, normalizes or moves elements, or is an observer's."""
     return node.op == "call_module" or isinstance(kind(node), _ELEMENTWISE)
 
 
 def share_states(observed: GraphModule) -> None:
-    """Lets one observer watch a state as it is read and as it is written, where both have one width: it is stored at
-    one scale."""
+    """Lets one observer watch the old and the new value of a state if both have the same width, so that both are stored
+    at one scale."""
     for state, result in states_of(observed):
         written = observer_of(observed, result)
         for user in list(state.users):
@@ -181,7 +188,7 @@ def share_states(observed: GraphModule) -> None:
 
 
 def store_finely(observed: GraphModule) -> None:
-    """Stores a state in 16 bits where that is what the next call reads of it."""
+    """Stores a state in 16 bits if the next call reads it in 16 bits."""
     output = observed.graph.output_node()
     results: Any = output.args[0]
     found = list(results)

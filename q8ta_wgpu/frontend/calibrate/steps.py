@@ -1,4 +1,4 @@
-"""What may be stored in more than 8 bits, what that gains and what it costs."""
+"""Steps: values that may be stored in more than 8 bits, by how much that lowers the noise, and what it costs."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from q8ta_wgpu.frontend.nodes import is_in_attention, is_transform, kind, source
 from q8ta_wgpu.ir.int8 import Arithmetic, Moves, Recurrent, Rowwise, WeightedSum
 
 _MACS_A_BYTE = 8.0
-"""Multiply-adds in the time in which a byte is moved, as in kernels/product/weighted.py."""
+"""The number of multiply-adds that take as long as moving a byte, as in kernels/product/weighted.py."""
 
 _PARTS = 8
-"""By how much more an attention costs whose operands are wide: it is three operators with several products each."""
+"""By what factor an attention costs more if its operands are wide: it becomes three operators with several products
+each."""
 
 _FEW = 1000
-"""Values of a result below which the next ones are likely to be larger than all of them."""
+"""A result of fewer values than this is likely to have larger ones for other inputs."""
 
 _NEAR = 32
-"""Steps of int16 from zero up to which a divisor is near it: its largest is 512 times its smallest or more, and other
-inputs come nearer."""
+"""A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
+times its smallest, and for other inputs it may come nearer."""
 
 _DIVIDES = {"aten.div.Tensor": 1, "aten.reciprocal.default": 0, "aten.rsqrt.default": 0}
-"""Operators that divide, and which argument they divide by."""
+"""Operators that divide, and the index of the argument by which they divide."""
 
 _ROOT = "aten.sqrt.default"
 
 NOTHING = 0.01
-"""Of what a network moves and computes, which nobody notices."""
+"""The share of what a network moves and computes whose time nobody notices."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Step:
 
     Attributes:
         reading: the value and the role in which it is read.
-        width: how it is stored instead.
-        noise: what its rounding to 8 bits makes at the outputs, as a ratio of powers.
-        gain: by how much less it is.
-        cost: what it costs, in bytes moved.
-        why: the reason, where that is no noise that was found.
+        width: its width instead of 8 bits.
+        noise: the outputs' noise to signal by its rounding to 8 bits, as a ratio of powers.
+        gain: by how much the step lowers that noise.
+        cost: the cost, in bytes moved.
+        why: the reason, if it is not the noise.
     """
 
     reading: Reading
@@ -63,7 +64,7 @@ class Step:
 
     @property
     def drifts(self) -> bool:
-        """Whether a value stays in float32, where devices differ in the last bit, and no whole number follows from
+        """Whether a value stays in float32, so that devices differ in its last bit, though no whole number is made from
         it."""
         return self.width == "float32" and self.reading[1] != "steps"
 
@@ -74,7 +75,7 @@ class Step:
 
     @property
     def note(self) -> str:
-        """What is stored, why and for what, for the report."""
+        """A sentence for the report: how the value is stored, why, and at what cost."""
         stored, role = self.reading
         made = stored if isinstance(stored, Node) else stored.value(stored.nodes[0])
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
@@ -88,11 +89,13 @@ class Step:
 
 
 def always(storage: Storage) -> list[Step]:
-    """What is widened whatever calibration says.
+    """The steps that are taken whatever noise was measured.
 
-    The scores that a softmax reads from memory: its shares follow from how far each is below the largest, and scores
-    that are clipped, since they are larger than any of calibration, would all have the same share. And results of which
-    calibration met few values, as of one number for each input: one in some dozens would be clipped."""
+    * Scores that a softmax reads from memory. Its shares follow from the distance of each score from the largest.
+      Scores that are larger than all of the calibration would be clipped, and would then have equal shares.
+    * Results of which calibration met few values, such as one number for each input. One in some dozens of inputs would
+      exceed their range.
+    * Divisors that come near zero."""
     found = []
     for stored in storage.stored:
         readers = stored.readers("others") if stored.width == "int8" else []
@@ -108,8 +111,8 @@ def always(storage: Storage) -> list[Step]:
 
 
 def _divisors(storage: Storage) -> list[Step]:
-    """Divisors that come near zero, and what they are sums of, of which the dividend may be one: not rounded, since
-    what counts of their error is its share of themselves."""
+    """Leaves divisors that come near zero unrounded, since what counts is their relative error. So are the terms of a
+    sum that is such a divisor; the dividend may be one of them."""
     by = (node.args[_DIVIDES[str(node.target)]] for node in storage.module.graph.nodes if str(node.target) in _DIVIDES)
     read = (storage.values[node] for node in by if isinstance(node, Node) and node in storage.values)
     found = dict.fromkeys(stored for stored in read if _is_near_zero(stored))
@@ -124,14 +127,14 @@ def _divisors(storage: Storage) -> list[Step]:
 
 
 def _is_near_zero(stored: Stored) -> bool:
-    """Whether the smallest of values that have one sign are few steps of int16."""
+    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it."""
     least = max(float(stored.observer.min_val), -float(stored.observer.max_val))
     return 0 < least < _NEAR * float(stored.wide.calculate_qparams()[0])
 
 
 def _made_of(storage: Storage, stored: Stored) -> list[Stored]:
-    """What a value is the sum, the product, a copy or the root of, where that is not below zero: then its error is as
-    large a share of it as theirs are of them."""
+    """The stored values, none of them negative, whose sum, product, copy or root a value is. Its relative error is then
+    as large as theirs."""
     found: dict[Stored, None] = {}
     for made in (waiting := [stored.value(node) for node in stored.nodes]):
         keeps = isinstance(kind(made), Arithmetic | Moves) or is_transform(made) or str(made.target) == _ROOT
@@ -144,8 +147,10 @@ def _made_of(storage: Storage, stored: Stored) -> list[Stored]:
 
 
 def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
-    """What is widened of values beside states whose errors last for more calls than are simulated: they add up, and
-    such a state, of which calibration meets few that are unlike, reaches further in use. No slice of a weighted sum."""
+    """Stores values in int16 that are computed beside a state whose errors last for more calls than are simulated.
+
+    Such errors add up. Besides, such a state changes slowly, so calibration meets few different values of it, and it
+    reaches further in use. Slices of a weighted sum are left out."""
     why = "since errors of a state add up from call to call"
     values = {storage.values[node]: None for node in nodes if node in storage.values}
     readings: list[Reading] = [
@@ -157,12 +162,13 @@ def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
 
 
 def _met(stored: Stored) -> float:
-    """How many values an observer counted, none where its range follows from no data."""
+    """The number of values that an observer counted; 0 if its range does not follow from data."""
     return float(stored.observer.histogram.sum()) if type(stored.observer) is RangeObserver else 0.0
 
 
 def by_rows(storage: Storage) -> list[Step]:
-    """What linears alone multiply, in 16 bits: each row of it becomes int8 by a scale that the device chooses."""
+    """Stores values in int16 if all weighted sums that read them are linears. The device rounds each of their rows to
+    int8 by a scale of its own."""
     why = "since the device chooses a scale for each of its rows"
     return [
         Step((stored, "sums"), "int16", 0.0, math.inf, size_of(stored.nodes[0]), why)
@@ -177,7 +183,7 @@ def _multiplies_rows(storage: Storage, user: Node) -> bool:
 
 
 def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) -> list[Step]:
-    """What may be widened, the most noise for the cost first."""
+    """All steps that may be taken, ordered by what they gain for their cost, the largest first."""
     found = [
         Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, "since whole numbers follow from it")
         for stored in storage.stored
@@ -192,9 +198,9 @@ def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) ->
 
 
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
-    """Of these the ones that were not taken and cost next to nothing, all together: other inputs reach further than
-    those of calibration, and what is stored in int16 has room for them. No slice of a weighted sum: one that is wider
-    than the others makes the sum a float32 one, on devices that differ in the last bit."""
+    """Of these steps those that were not taken and together cost next to nothing. They are worth that, since other
+    inputs reach further than those of the calibration, and int16 has room for them. Slices of a weighted sum are left
+    out: if one is wider than the others, the sum is computed in float32, in which devices differ in the last bit."""
     left = NOTHING * traffic(storage)
     done, found = {step.reading for step in taken}, list[Step]()
     for step in sorted(steps, key=lambda step: step.cost):
@@ -207,17 +213,17 @@ def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> lis
 
 
 def traffic(storage: Storage) -> float:
-    """What a network moves and computes in int8, in bytes moved."""
+    """The cost of a network in int8, in bytes moved."""
     return sum(map(_traffic, storage.stored))
 
 
 def widths(steps: Sequence[Step]) -> dict[Reading, Width]:
-    """How values are stored by these steps."""
+    """The width of each value for each role by these steps."""
     return {step.reading: step.width for step in steps}
 
 
 def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
-    """The widths that a value may have for its readers, and the share of the noise of 8 bits that each leaves."""
+    """The widths above 8 bits that a value may have for a role, and the share of its noise that each leaves."""
     stored, role = reading
     if isinstance(stored, Node):
         return [("int16", 0.0)]
@@ -229,7 +235,7 @@ def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
 
 
 def _is_slice(stored: Stored) -> bool:
-    """Whether values are parts of what a weighted sum gives, each stored by itself."""
+    """Whether values are slices of a weighted sum's result that are stored each by itself."""
     for node in stored.nodes:
         source = value = stored.value(node)
         while source.target is operator.getitem or isinstance(kind(source), Moves):
@@ -250,7 +256,7 @@ def _reads_int16(user: Node) -> bool:
 
 
 def _cost(reading: Reading, width: Width) -> float:
-    """What widening a value costs, in bytes moved."""
+    """The cost of widening a value for a role, in bytes moved."""
     stored, role = reading
     if isinstance(stored, Node) and role == "others" and stored.op == "call_module":  # a table: what a file grows by
         return float(size_of(stored))
@@ -265,7 +271,7 @@ def _cost(reading: Reading, width: Width) -> float:
 
 
 def _traffic(stored: Stored) -> float:
-    """What a value costs in int8, in bytes moved, with the multiply-adds of what reads it."""
+    """The cost of a value in int8, with the multiply-adds of its readers, in bytes moved."""
     readers = [user for users in stored.users.values() for user in users]
     return len(readers) * float(size_of(stored.nodes[0])) + sum(map(multiply_adds_of_input, readers)) / _MACS_A_BYTE
 

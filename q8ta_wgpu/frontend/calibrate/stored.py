@@ -1,8 +1,9 @@
-"""The values that a calibrated module stores, by how they are read.
+"""The values that a calibrated module stores, and how they are read.
 
-A value is read in roles: by weighted sums, by products without weights (of activations, and Fourier transforms), by
-what takes steps (floor, argmax, an index) and by all others. It may be stored in 8 bits for one and in more for
-another. What moves elements passes on what the widest of its readers needs.
+A value is read in one of four roles: by weighted sums; by products without weights of the network, which are products
+of two activations and Fourier transforms; by operators that take steps, such as floor, argmax and indices; and by all
+others. A value may be stored in 8 bits for one role and in more for another. An operator that moves elements reads as
+many bits as the widest of its own readers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent,
 
 Role = Literal["sums", "products", "steps", "others"]
 ROLES: tuple[Role, ...] = ("sums", "products", "steps", "others")
-"""The first one of what reads a value before it is stored again counts."""
+"""Several operators may read a value, one behind the other, before it is stored again. The first of their roles in this
+order counts."""
 
 Width = Literal["int8", "int16", "float32"]
 WIDTHS: tuple[Width, ...] = ("int8", "int16", "float32")
@@ -38,7 +40,7 @@ LIMITS = {"int8": (-128, 127), "int16": (-(2**15), 2**15 - 1)}
 
 @dataclass(frozen=True)
 class Reads:
-    """How a value is read: in a role, or by what moves its elements, in all roles of what reads them then."""
+    """How a value is read: in a role, or by an operator that moves its elements, in the roles of that one's readers."""
 
     roles: frozenset[Role]
     moves: bool = False
@@ -49,12 +51,13 @@ _SUMS = (WeightedSum, Recurrent, Product)
 
 @dataclass(eq=False)
 class Stored:
-    """Values that are stored alike, since one observer watches them: a value, and what moves its elements.
+    """Values that one observer watches, so that they are stored at one scale: a value, and what its elements are moved
+    to.
 
     Attributes:
-        observer: with the range that calibration met.
-        nodes: its calls, in order.
-        users: of each call, what reads it, and how.
+        observer: the observer, with the range that calibration met.
+        nodes: the observer's calls, in the order of the graph.
+        users: for each call the nodes that read it, and how each reads it.
     """
 
     observer: Any
@@ -63,7 +66,7 @@ class Stored:
 
     @property
     def width(self) -> Width:
-        """How the plan stores them."""
+        """The width in which the plan stores the values."""
         return "int16" if self.observer.quant_max > LIMITS["int8"][1] else "int8"
 
     @functools.cached_property
@@ -72,26 +75,27 @@ class Stored:
         return scheme.wide(self.observer.min_val, self.observer.max_val)
 
     def readers(self, role: Role) -> list[Node]:
-        """What reads the values in a role."""
+        """The nodes that read the values in a role."""
         every = (item for users in self.users.values() for item in users.items())
         return list({user: None for user, reads in every if role in reads.roles and not reads.moves})
 
     def roles(self, node: Node) -> set[Role]:
-        """The roles in which a call's value is read where it is."""
+        """The roles in which a call's value is read without being moved first."""
         return {role for reads in self.users[node].values() if not reads.moves for role in reads.roles}
 
     def value(self, node: Node) -> Node:
-        """What a call watches."""
+        """The value that a call of the observer watches."""
         (value,) = node.all_input_nodes
         return value
 
     def width_for(self, reads: Reads, chosen: Mapping[Role, Width]) -> Width:
-        """How a value is stored for a reader where these roles have widths of their own: the widest counts."""
+        """The width in which a value is stored for a reader, if some roles have these widths: the largest of the widths
+        of the reader's roles."""
         return max((chosen.get(role, self.width) for role in reads.roles), key=WIDTHS.index)
 
 
 class Storage:
-    """What a prepared module stores, and who reads it."""
+    """All values and weights that a prepared module stores, and their readers."""
 
     def __init__(self, observed: GraphModule) -> None:
         self.module = observed
@@ -145,16 +149,16 @@ class Storage:
         return next(role for role in ROLES if role in found)
 
     def transforms(self, node: Node) -> bool:
-        """Whether a call is a transform of a stored value by rounded weights, and reads nothing else."""
+        """Whether a call is a transform that reads nothing but a stored value and rounded weights."""
         return is_transform(node) and all(n in self.values or n in self.weights for n in node.all_input_nodes)
 
     def looks_up(self, node: Node) -> bool:
-        """Whether a call takes rows of a table of 8 bits, which may have 16."""
+        """Whether a call looks up rows of a table of 8 bits. Such a table may have 16 bits instead."""
         found = node.all_input_nodes if node.target is torch.ops.aten.embedding.default else []
         return bool(found) and not isinstance(self.weights.get(found[0]), PerChannelGroupObserver | None)
 
     def _steps_behind(self, node: Node) -> bool:
-        """Whether a node takes steps, or something that does reads it with no weighted sum or product between."""
+        """Whether a node takes steps, or a node behind it does, with no weighted sum or product between them."""
         if node not in self._steps:
             behind = takes_steps(node) or any(map(self._steps_behind, _readers(node)))
             self._steps[node] = behind and not isinstance(kind(node), _SUMS)
@@ -167,8 +171,8 @@ def sums_weights(node: Node) -> bool:
 
 
 def takes_steps(node: Node) -> bool:
-    """Whether a call makes whole numbers of floats (floor, argmax, an index): a small change of the float may change
-    the result by one."""
+    """Whether a call makes whole numbers from floats, such as floor, argmax or an index. A small change of a float may
+    then change the result by one."""
     if node.op != "call_function" or not any(n.op == "call_module" or is_float(n) for n in node.all_input_nodes):
         return False
     value, int8 = node.meta.get("val"), kind(node)
@@ -179,5 +183,5 @@ def takes_steps(node: Node) -> bool:
 
 
 def _readers(node: Node) -> Iterator[Node]:
-    """What computes with a value; watchers of calibration do not."""
+    """The nodes that compute with a value, which watchers of the calibration do not."""
     return itertools.filterfalse(watches, node.users)

@@ -84,10 +84,15 @@ def _name_sizes(node: Node) -> None:
 
 def _follows(node: Any, inputs: Container[Any]) -> bool:
     """Whether a value depends on inputs of these names."""
-    found = [node] if isinstance(node, Node) else []
-    for source in found:
-        found += (n for n in source.all_input_nodes if n not in found)
-    return any(source.name in inputs for source in found)
+    found = {node} if isinstance(node, Node) else set()
+    waiting = list(found)
+    for source in waiting:
+        if source.name in inputs:
+            return True
+        new = [n for n in source.all_input_nodes if n not in found]
+        found.update(new)
+        waiting += new
+    return False
 
 
 def _name_one(program: ExportedProgram, node: Node) -> None:
