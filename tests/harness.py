@@ -24,12 +24,10 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from tests.epilogue_graphs import EPILOGUES, epilogue_graph, epilogues_of
 from tests.int16_graphs import single_nodes
 from tests.op_graphs import (
-    EPILOGUES,
     SETTINGS,
-    epilogue_graph,
-    epilogues_of,
     int8_graph,
     int8_only_graph,
     integer_graph,

@@ -31,7 +31,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
-from tests import harness, op_graphs
+from tests import epilogue_graphs, harness, op_graphs
 
 CONV = OPS["conv2d"]
 SINGLE = Structure(0)
@@ -43,7 +43,7 @@ RANGE = {"lo": -101, "hi": 99}
 def with_quantize(index: int, setting: op_graphs.Setting, after: str) -> tuple[Graph, dict[str, Array]]:
     """The graph of a case on a float image that holds NaN and infinities: a quantize and one int8 convolution."""
     case = CONV.cases[index]
-    build = op_graphs.epilogue_graph if after else op_graphs.int8_graph
+    build = epilogue_graphs.epilogue_graph if after else op_graphs.int8_graph
     graph, inputs = build(CONV, case, setting, *((after,) if after else ()))
     q = graph.types["x0"].q
     assert q is not None
@@ -60,7 +60,7 @@ def with_quantize(index: int, setting: op_graphs.Setting, after: str) -> tuple[G
 def graphs() -> Iterator[Graph]:
     """The folded graph of every case with every epilogue."""
     for index in IMAGES:
-        for after in ("", *op_graphs.EPILOGUES):
+        for after in ("", *epilogue_graphs.EPILOGUES):
             yield folded(run_passes(with_quantize(index, op_graphs.SETTINGS[0], after)[0]))
 
 
@@ -72,7 +72,9 @@ def folded(graph: Graph) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize(("index", "after"), [(i, after) for i in IMAGES for after in ("", *op_graphs.epilogues_of(i))])
+@pytest.mark.parametrize(
+    ("index", "after"), [(i, after) for i in IMAGES for after in ("", *epilogue_graphs.epilogues_of(i))]
+)
 def test_every_kernel(index: int, after: str, device: Device, request: pytest.FixtureRequest) -> None:
     """0 values differ from quantize and convolution. Each epilogue meets one tile a case; on OpenGL, which compiles
     slowest, each tile meets a third of the cases."""
