@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -173,20 +173,33 @@ def run_poisoned(
 ) -> list[Array]:
     """Runs on a device with every slot and every padding lane of the inputs filled with garbage; `target` is what it is
     scheduled for, if not the device's own."""
+    (found,) = run_each_poisoned(graph, [inputs], plan, device, target)
+    return found
+
+
+def run_each_poisoned(
+    graph: Graph, every: Iterable[dict[str, Array]], plan: Plan | None, device: Device, target: Target | None = None
+) -> list[list[Array]]:
+    """`run_poisoned` for several inputs of one graph, by one executor."""
     target = target or device.target
     executor = Executor(program_of(graph, target) if plan is None else build(graph, target, plan), device)
+    results = []
     try:
-        executor.poison(POISON)
-        words = [words_of(inputs[port.name], port) for port in executor.program.inputs]
-        found = executor.run(words)
-        return [
-            unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout), DTYPES[port.dtype])
-            if port.dtype in RANGES
-            else w.reshape(port.shape)
-            for w, port in zip(found, executor.program.outputs, strict=True)
-        ]
+        for inputs in every:
+            executor.poison(POISON)
+            found = executor.run([words_of(inputs[port.name], port) for port in executor.program.inputs])
+            results.append(list(map(_unpacked, found, executor.program.outputs)))
     finally:
         executor.close()
+    return results
+
+
+def _unpacked(words: Array, port: Port) -> Array:
+    """A result as an array of its shape."""
+    if port.dtype not in RANGES:
+        return words.reshape(port.shape)
+    layout = next(layout for layout in Layout if layout.short == port.layout)
+    return unpack(words, port.shape, layout, DTYPES[port.dtype])
 
 
 def flat(outputs: object) -> list[Array]:

@@ -16,7 +16,19 @@ from tests import harness, int16_graphs
 EVERY = 6
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""
 
+
+def _operator(name: str) -> str:
+    """The operator of a graph."""
+    return GRAPHS[name][0].nodes[0].op
+
+
 GRAPHS = {name: (graph, inputs) for name, graph, inputs in int16_graphs.single_nodes()}
+BY_OPERATOR = [
+    (name, index)
+    for _, names in itertools.groupby(sorted(GRAPHS, key=_operator), _operator)
+    for index, name in enumerate(names)
+]
+"""Each graph, and its index among those of its operator: SwiftShader meets one in so many (tests/conftest.py)."""
 SUMS = {
     name: (graph, inputs)
     for name, _, graph, inputs in (
@@ -26,8 +38,8 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_kernels(name: str, device: Device) -> None:
+@pytest.mark.parametrize(("name", "index"), BY_OPERATOR)
+def test_kernels(name: str, index: int, device: Device) -> None:
     """0 mismatches."""
     graph, inputs = GRAPHS[name]
     assert not graph.notes, graph.notes
