@@ -129,8 +129,8 @@ def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:
 def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor, zeros: bool) -> None:
     """Subtracts from a bias what the change of the weight adds to the results on average.
 
-    Where the input has rows of zeros, a bias of zero stays zero, so that such rows still give zeros: a network may
-    divide by their norm, which it expects to be zero, too.
+    Where the input has rows of zeros, a bias of zero stays zero, so that such rows still give zeros. A network may
+    divide by the norm of a row, and a small number in place of zero would then be made large.
     """
     arguments = named_arguments(node)
     own = arguments.get("bias")
