@@ -34,8 +34,8 @@ TABLE = Path("docs/accuracy.md")
 
 HEAD = """# Accuracy
 
-How much of their scores small trained networks keep, as this library and others quantize them. `python -m bench
-accuracy` writes this page.
+Small trained networks keep nearly all of their scores in int8. The first table has each score beside float's and those
+of other quantizers, the second one the noise. `python -m bench accuracy` writes this page.
 
 * The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs, the standard library's
   text, and sounds made by formulas (voice, keywords). They are judged on inputs that neither training nor calibration

@@ -8,8 +8,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bench.architectures import DIFFUSERS, TORCHAUDIO, TRANSFORMERS
+from bench.architectures import TRANSFORMERS
+from bench.diffusers_networks import DIFFUSERS
 from bench.texts import BAGS, TEXTS, TIMESTEP, Integers
+from bench.torchaudio_networks import TORCHAUDIO
 
 SIZES = (64, 96, 128, 224)
 """Sizes of square images that are tried before a network's own size."""

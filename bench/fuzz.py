@@ -45,7 +45,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache
-from tests import attention_graphs, int16_graphs, op_graphs
+from tests import attention_graphs, epilogue_graphs, int16_graphs, op_graphs
 from tests.kernels import test_rows_with_scales
 from tests.modelfiles import sealed
 from tests.small import small_model
@@ -101,7 +101,8 @@ def corpus() -> list[bytes]:
     linear = OPS["linear"]
     graphs += [run_passes(graph_of(linear, case, True, False)) for case in linear.cases if "bits" in case.values]
     graphs += [
-        op_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], e)[0] for e in op_graphs.EPILOGUES
+        epilogue_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], e)[0]
+        for e in epilogue_graphs.EPILOGUES
     ]
     structures = {2: small_model().structure, 1: Structure(0)}
     models = [Model(graph, structures[len(graph.outputs)]) for graph in graphs]

@@ -30,7 +30,7 @@ TIMESTEPS = (
     "LTXVideoTransformer3DModel",
     "SD3Transformer2DModel",
 )
-"""Networks of `bench.architectures.DIFFUSERS` that also accept an integer timestep."""
+"""Networks of `bench.diffusers_networks.DIFFUSERS` that also accept an integer timestep."""
 BAGS = ((64, "sum"), (32, "mean"), (100, "max"))
 """Embedding tables of DLRM: number of rows, and how several rows are reduced."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from q8ta_wgpu.ir.graph import Graph
-from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.model.verify import verify
 from q8ta_wgpu.passes.cancel_qdq import cancel_qdq
 from q8ta_wgpu.passes.center_weights import center_weights
 from q8ta_wgpu.passes.fold_constants import fold_constants, fold_weights
@@ -24,6 +24,7 @@ from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.passes.read_rows import read_rows
 from q8ta_wgpu.passes.round_scores import round_scores
 from q8ta_wgpu.passes.round_states import round_states
+from q8ta_wgpu.passes.run_steps import run_steps
 from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify
 from q8ta_wgpu.passes.whole_numbers import whole_numbers
@@ -79,11 +80,5 @@ PASSES: tuple[Pass, ...] = (
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
     """Runs the passes over a copy of `graph`, verifying after each; returns the runnable graph."""
-    graph = graph.copy()
     verify(graph, "import")
-    for step in passes:
-        step(graph)
-        graph.prune()
-        verify(graph, step.__name__)
-    verify(graph, RUNNABLE)
-    return graph
+    return run_steps(graph, [(step.__name__, step) for step in passes])

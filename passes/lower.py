@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
+from q8ta_wgpu.passes.run_steps import run_steps
 from q8ta_wgpu.passes.share_matrices import share_matrices
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
@@ -46,10 +46,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
 
 def lower(graph: Graph, target: Target) -> Graph:
     """A copy of a runnable graph for `target`. Remaining values keep their names. Lowering again changes nothing."""
-    graph = graph.copy()
-    for step in LOWERING:
-        step(graph, target)
-        graph.prune()
-        verify(graph, step.__name__)
-    verify(graph, RUNNABLE)
-    return graph
+
+    def on_target(step: Callable[[Graph, Target], None]) -> Callable[[Graph], None]:
+        return lambda graph: step(graph, target)
+
+    return run_steps(graph, [(step.__name__, on_target(step)) for step in LOWERING])

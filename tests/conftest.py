@@ -138,12 +138,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """SwiftShader meets one in SWIFTSHADER_CASES of an operator's cases.
 
     With several workers (`-n 2 --dist loadgroup`) a backend's kernels stay in one, so that each pipeline is compiled
-    once, and so do a file's other tests, which share what they make."""
+    once, and so do all tests of a file elsewhere, which share what they make."""
     config.hook.pytest_deselected(items=[item for item in items if not _kept(item)])
     items[:] = [item for item in items if _kept(item)]
     for item in items:
-        backend = item.callspec.params.get("device") if hasattr(item, "callspec") else None
-        item.add_marker(pytest.mark.xdist_group(backend if isinstance(backend, str) else item.path.stem))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    backend = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+    return backend if item.path.parent.name == "kernels" and isinstance(backend, str) else item.path.stem
 
 
 compiled: dict[str, set[str]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,12 +24,10 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from tests.epilogue_graphs import EPILOGUES, epilogue_graph, epilogues_of
 from tests.int16_graphs import single_nodes
 from tests.op_graphs import (
-    EPILOGUES,
     SETTINGS,
-    epilogue_graph,
-    epilogues_of,
     int8_graph,
     int8_only_graph,
     integer_graph,
@@ -175,20 +173,33 @@ def run_poisoned(
 ) -> list[Array]:
     """Runs on a device with every slot and every padding lane of the inputs filled with garbage; `target` is what it is
     scheduled for, if not the device's own."""
+    (found,) = run_each_poisoned(graph, [inputs], plan, device, target)
+    return found
+
+
+def run_each_poisoned(
+    graph: Graph, every: Iterable[dict[str, Array]], plan: Plan | None, device: Device, target: Target | None = None
+) -> list[list[Array]]:
+    """`run_poisoned` for several inputs of one graph, by one executor."""
     target = target or device.target
     executor = Executor(program_of(graph, target) if plan is None else build(graph, target, plan), device)
+    results = []
     try:
-        executor.poison(POISON)
-        words = [words_of(inputs[port.name], port) for port in executor.program.inputs]
-        found = executor.run(words)
-        return [
-            unpack(w, port.shape, next(layout for layout in Layout if layout.short == port.layout), DTYPES[port.dtype])
-            if port.dtype in RANGES
-            else w.reshape(port.shape)
-            for w, port in zip(found, executor.program.outputs, strict=True)
-        ]
+        for inputs in every:
+            executor.poison(POISON)
+            found = executor.run([words_of(inputs[port.name], port) for port in executor.program.inputs])
+            results.append(list(map(_unpacked, found, executor.program.outputs)))
     finally:
         executor.close()
+    return results
+
+
+def _unpacked(words: Array, port: Port) -> Array:
+    """A result as an array of its shape."""
+    if port.dtype not in RANGES:
+        return words.reshape(port.shape)
+    layout = next(layout for layout in Layout if layout.short == port.layout)
+    return unpack(words, port.shape, layout, DTYPES[port.dtype])
 
 
 def flat(outputs: object) -> list[Array]:

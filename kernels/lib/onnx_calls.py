@@ -62,12 +62,11 @@ def axes(b: Builder, args: Mapping[str, Any], rank: int, position: int = 1) -> l
     return None if found is None else [d % rank for d in found]
 
 
-def axis(b: Builder, args: Mapping[str, Any], rank: int, name: str = "axis") -> int:
-    """The dimension in the attribute `name`, as a non-negative index. Raises the builder's refusal if it is out of
-    range."""
-    found = int(args[name])
+def axis(b: Builder, args: Mapping[str, Any], rank: int) -> int:
+    """The attribute `axis` as a non-negative index. Raises the builder's refusal if it is out of range."""
+    found = int(args["axis"])
     if not -rank <= found < max(rank, 1):
-        raise b.refuse(f"its {name} {found} is none of its {rank} dimensions")
+        raise b.refuse(f"its axis {found} is none of its {rank} dimensions")
     return found % max(rank, 1)
 
 

@@ -23,13 +23,11 @@ from functools import reduce
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.passes.layout_sync.tensor_repr import (
     ANY_STORAGE_INCL_PACKED_INT8,
-    DEFAULT_TEXTURE_LIMITS,
     PACKED_INT8_4C_BUFFER,
     TensorRepr,
     TensorReprList,
     TensorRepSet,
     TensorRepSetList,
-    TextureLimits,
     filter_invalid_reprs,
 )
 
@@ -70,7 +68,6 @@ class OpRepSets:
         inputs: TensorRepSetList,
         outputs: TensorRepSetList,
         node: NodeShapes,
-        texture_limits: TextureLimits = DEFAULT_TEXTURE_LIMITS,
     ) -> None:
         self.node = node
         self.sync_args_repr = len(inputs) <= 1
@@ -88,11 +85,7 @@ class OpRepSets:
         registered = {slot: (inputs if slot[0] == "arg" else outputs)[slot[1]] for slot in shapes}
         constrained = [slot for slot in shapes if shapes[slot] and not registered[slot].is_empty()]
         for group in self._make_groups(constrained):
-            filtered = [
-                filter_invalid_reprs(shape, registered[slot], texture_limits)
-                for slot in group
-                for shape in shapes[slot]
-            ]
+            filtered = [filter_invalid_reprs(shape, registered[slot]) for slot in group for shape in shapes[slot]]
             common = reduce(TensorRepSet.make_intersect, filtered)
             for slot in group:
                 self._sets[slot] = common

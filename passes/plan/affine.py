@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.int8 import MASKS_FROM
+from q8ta_wgpu.ir.int8 import is_mask
 from q8ta_wgpu.passes.plan.row_operators import tried_shape, varying
 from q8ta_wgpu.passes.plan.trial import Operator, Trial
 
@@ -32,8 +32,7 @@ def channels_of(trial: Trial) -> Operator | None:
         return None
     factor, term = found
     varies = varying(factor, term)
-    masks = (term == 0).any() and (term <= MASKS_FROM).any()
-    if not varying(factor) and (masks or trial.source not in trial.graph.inputs):
+    if not varying(factor) and (is_mask(term) or trial.source not in trial.graph.inputs):
         return None
     if varies <= {1}:
         return Operator("batch_norm", {"eps": 0.0}, _parameters(factor, term, 1, shape[1]))

@@ -117,10 +117,10 @@ class Traceable:
             check_floats(graph)
         return graph
 
-    def graph(self, inputs: Tensors | None = None, whole: bool = False) -> GraphModule:
+    def graph(self, inputs: Tensors | None = None) -> GraphModule:
         """The float graph that is quantized, for other inputs than the example if `inputs` is passed, with batch norms
         folded."""
-        graph = self.folded(self.program(whole, inputs))
+        graph = self.folded(self.program(False, inputs))
         fold_norms(graph)
         return graph
 

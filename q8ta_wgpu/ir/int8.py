@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -85,6 +85,12 @@ LOWEST = float(np.float32(-2.9e38))
 
 MASKS_FROM = -50.0
 """Numbers as low as this, beside 0, mask what they are added to: e^-50 is no weight."""
+
+
+def is_mask(term: Any) -> bool:
+    """Whether numbers that are added, an array or a tensor, mask some elements and leave others as they are."""
+    return bool((term == 0).any() and (term <= MASKS_FROM).any())
+
 
 RESIDUAL, MASK, ROWS = -1, -2, -3
 """In `Int8Form.operands`: the addend that joins before rounding, bools that say which elements take part, and the

@@ -38,6 +38,8 @@ SOFTMAX: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "scaled later": lambda s, x, m: (s.lin(x).masked_fill(~m, LOW) / 3.0).softmax(1),
     "biased later": lambda s, x, m: (s.lin(x).masked_fill(~m, LOW) + s.bias).softmax(1),
     "of a factor": lambda s, x, m: torch.add(s.lin(x), (~m).float(), alpha=LOW).softmax(1),
+    "a number for each output": lambda s, x, m: (s.lin(x) + s.hidden).softmax(-1),
+    "one of numbers": lambda s, x, m: (s.lin(x) + (1 - (s.hidden == 0).float()) * -1e4).softmax(-1),
     "an input": lambda s, x, m: x.masked_fill(~m, LOW).softmax(1),
     "behind a sink": lambda s, x, m: torch.where(and_one(m), beside(s, s.lin(x)), LOW).softmax(1),
     "behind a sink, in numbers": lambda s, x, m: (beside(s, s.lin(x)) + (1 - and_one(m).float()) * LOW).softmax(1),
@@ -62,6 +64,7 @@ def made(form: Callable[[Any, Tensor, Tensor], Tensor]) -> tuple[nn.Module, q8.M
     modules = {"lin": nn.Linear(16, 8), "out": nn.Linear(8, 8), "conv": nn.Conv1d(16, 8, 3, padding=1)}
     module = Plain(form, **modules).eval()
     module.register_buffer("bias", torch.linspace(-1, 1, 8))
+    module.register_buffer("hidden", torch.tensor([0.0, LOW]).repeat(4))
     mask = torch.ones(4, 24, 1, dtype=torch.bool)
     mask[1, 9:] = mask[2, 5:] = mask[3, 20:] = False
     inputs = data(4, 24, 16), mask

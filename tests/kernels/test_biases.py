@@ -16,7 +16,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import op_graphs
+from tests import epilogue_graphs, op_graphs
 from tests.frontend.test_quantizers import x86_quantizer
 from tests.quantizing import data
 
@@ -71,7 +71,7 @@ def test_a_float_head_keeps_the_bias_of_every_channel(quantizer: Callable[[], An
 )
 def test_scales_beyond_float32_leave_the_layer_in_float(scale: float, bias: float, reason: str) -> None:
     linear = OPS["linear"]
-    graph, inputs = op_graphs.unfused_epilogue(linear, linear.cases[0], op_graphs.SETTINGS[0], "scale")
+    graph, inputs = epilogue_graphs.unfused_epilogue(linear, linear.cases[0], op_graphs.SETTINGS[0], "scale")
     graph.constants["w.scale"][0] = scale
     graph.constants["c2"][0] = bias
     expected = reference.run(graph, inputs)

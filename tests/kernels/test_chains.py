@@ -15,7 +15,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.plan import Plan
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs, oracle
+from tests import epilogue_graphs, harness, op_graphs, oracle
 from tests.harness import stages_of
 
 IMAGE = (2, 5, 3, 7)
@@ -147,7 +147,7 @@ SLOPED = (("conv2d", 0), ("linear", 1), ("conv_transpose2d", 0))
 def sloped(name: str, index: int) -> tuple[Graph, dict[str, Array]]:
     """A weighted sum, an addend and a prelu, unfused."""
     op = OPS[name]
-    graph, inputs = op_graphs.unfused_epilogue(op, op.cases[index], op_graphs.SETTINGS[0], "residual requantize")
+    graph, inputs = epilogue_graphs.unfused_epilogue(op, op.cases[index], op_graphs.SETTINGS[0], "residual requantize")
     *before, rounds = graph.nodes
     shape = graph.types[rounds.inputs[0]].shape
     slopes = graph.add_constant("slopes", op_graphs.rng(name).normal(0, 1, shape[1]).astype(np.float32))

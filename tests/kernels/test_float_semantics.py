@@ -7,8 +7,6 @@ torch's result depends on it (1 / -0).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -61,9 +59,11 @@ def dense(op: Op, index: int) -> tuple[Graph, dict[str, Array]]:
     return graph, inputs
 
 
-def sparse(op: Op, index: int) -> Iterator[tuple[str, Graph, dict[str, Array]]]:
-    """One or two special values in the first operand or a state, else numbers: at its start, inside it, at its end."""
+def sparse(op: Op, index: int) -> tuple[Graph, dict[str, dict[str, Array]]]:
+    """A graph, and inputs by name with one or two special values in the first operand or a state, at its start, inside
+    it and at its end, else numbers."""
     graph, numbers = op_graphs.float_graph(op, op.cases[index])
+    found: dict[str, dict[str, Array]] = {}
     states = [name for at, name in enumerate(graph.nodes[0].inputs) if op.operand(at, op.cases[index].attrs).real]
     for of in (graph.inputs[0], *states):
         size = numbers[of].size
@@ -71,7 +71,8 @@ def sparse(op: Op, index: int) -> Iterator[tuple[str, Graph, dict[str, Array]]]:
             for place in (0, size // 3, size - len(values)):
                 array = numbers[of].copy()
                 array.reshape(-1)[max(place, 0) :][: len(values)] = values[:size]
-                yield f"{name} at {place} of {of}", graph, {**numbers, of: array}
+                found[f"{name} at {place} of {of}"] = {**numbers, of: array}
+    return graph, found
 
 
 def without_denormals(inputs: dict[str, Array], size: np.float32) -> dict[str, Array]:
@@ -116,13 +117,14 @@ def test_elementwise_on_a_device(op: Op, device: Device) -> None:
 def test_operators_that_join_elements_on_a_device(op: Op, device: Device) -> None:
     """The first case and the last, on each of their kernels."""
     for index in sorted({0, len(op.cases) - 1}):
-        for name, graph, inputs in sparse(op, index):
-            expected = reference.run(graph, inputs)["y"]
-            size = max(1.0, float(np.abs(expected[np.isfinite(expected)]).max(initial=0)))
-            for kernel, plan in harness.plans(graph, index):
-                (found,) = harness.run_poisoned(graph, inputs, plan, device)
+        graph, every = sparse(op, index)
+        wanted = {name: reference.run(graph, inputs)["y"] for name, inputs in every.items()}
+        for kernel, plan in harness.plans(graph, index):
+            results = harness.run_each_poisoned(graph, every.values(), plan, device)
+            for (name, expected), (found,) in zip(wanted.items(), results, strict=True):
+                size = max(1.0, float(np.abs(expected[np.isfinite(expected)]).max(initial=0)))
                 fits = agree(found, expected, exact(op), size)
-                check(f"{name}, {kernel}, {op.cases[index]}", inputs, found, expected, fits)
+                check(f"{name}, {kernel}, {op.cases[index]}", every[name], found, expected, fits)
 
 
 def in_torch(op: Op, graph: Graph, inputs: dict[str, Array]) -> Array:
@@ -139,8 +141,12 @@ def in_torch(op: Op, graph: Graph, inputs: dict[str, Array]) -> Array:
 @pytest.mark.parametrize("op", FLOATS, ids=_id)
 def test_the_reference_is_torch(op: Op) -> None:
     for index in range(len(op.cases)):
-        given = [("dense", *dense(op, index))] if op in ELEMENTWISE else sparse(op, index)
-        for name, graph, inputs in given:
+        every: dict[str, dict[str, Array]] = {}
+        if op in ELEMENTWISE:
+            graph, every["dense"] = dense(op, index)
+        else:
+            graph, every = sparse(op, index)
+        for name, inputs in every.items():
             expected, found = in_torch(op, graph, inputs), reference.run(graph, inputs)["y"]
             size = 1.0 if op in ELEMENTWISE else max(1.0, float(np.abs(expected[np.isfinite(expected)]).max(initial=0)))
             check(f"{name}, {op.cases[index]}", inputs, found, expected, agree(found, expected, exact(op), size))

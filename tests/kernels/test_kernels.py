@@ -19,7 +19,7 @@ from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import attention_graphs, harness, op_graphs
+from tests import attention_graphs, epilogue_graphs, harness, op_graphs
 from tests.kernels import test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
@@ -136,7 +136,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
 WEIGHTED = [(op, i) for op, i in CASES if isinstance(op.int8, WeightedSum)]
 
 
-WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in op_graphs.epilogues_of(i)]
+WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in epilogue_graphs.epilogues_of(i)]
 
 
 @pytest.mark.parametrize(("op", "index", "epilogue"), WITH_EPILOGUE, ids=_id)
@@ -152,13 +152,13 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
     for setting in op_graphs.settings_for(op, index):
         if setting.mode == "overflow" and "curve" in epilogue:
             continue  # an activation 2^30 steps tall has no curve: it stays in float32
-        graph, inputs = op_graphs.epilogue_graph(op, op.cases[index], setting, epilogue)
+        graph, inputs = epilogue_graphs.epilogue_graph(op, op.cases[index], setting, epilogue)
         (node,) = graph.nodes
         expected_stages = " ".join(stage for stage in epilogue.split() if stage != "pixel_shuffle")
         assert (node.op, harness.stages_of(node)) == (f"q8ta_{op.name}", expected_stages), graph.notes
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         for name, plan in harness.plans(graph, index):
-            if not every and not _paired(plan.steps[0], index + op_graphs.EPILOGUES.index(epilogue), device):
+            if not every and not _paired(plan.steps[0], index + epilogue_graphs.EPILOGUES.index(epilogue), device):
                 continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")

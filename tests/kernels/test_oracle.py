@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests import attention_graphs, harness, int16_graphs, op_graphs, oracle
+from tests import attention_graphs, epilogue_graphs, harness, int16_graphs, op_graphs, oracle
 from tests.kernels import test_chains
 from tests.op_graphs import Setting
 
@@ -63,18 +63,18 @@ def test_int8(op: Op) -> None:
                 compare(graph, inputs, setting, tie)
 
 
-@pytest.mark.parametrize("epilogue", op_graphs.EPILOGUES)
+@pytest.mark.parametrize("epilogue", epilogue_graphs.EPILOGUES)
 @pytest.mark.parametrize("op", WEIGHTED, ids=_id)
 def test_epilogues(op: Op, epilogue: str) -> None:
     """What follows a weighted sum in its dispatch, with the int8 values between that the graph stores."""
     tie = oracle.JOINED if "residual" in epilogue else oracle.BENT if "curve" in epilogue else oracle.TIE
     for index, case in enumerate(op.cases):
-        if epilogue not in op_graphs.epilogues_of(index):
+        if epilogue not in epilogue_graphs.epilogues_of(index):
             continue
         for setting in op_graphs.settings_for(op, index):
             if setting.mode == "overflow" and "curve" in epilogue:
                 continue  # an activation 2^30 steps tall has no curve: it stays in float32
-            graph, inputs = op_graphs.unfused_epilogue(op, case, setting, epilogue)
+            graph, inputs = epilogue_graphs.unfused_epilogue(op, case, setting, epilogue)
             if epilogue.startswith("scale"):
                 _compare_sums(graph, inputs)
             else:

@@ -18,7 +18,8 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness
-from tests.op_graphs import Setting, rng, unfused_epilogue
+from tests.epilogue_graphs import unfused_epilogue
+from tests.op_graphs import Setting, rng
 
 LINEAR = OPS["linear"]
 

@@ -125,7 +125,7 @@ def test_the_cost_of_a_plan_is_the_sum_over_its_dispatches(graph: Graph, policy:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_time_grows_about_linearly(policy: str) -> None:
     """Least processor times of three runs in turn: 8 times the nodes take 10 times as long; quadratic were 64."""
-    small, large = deep_graph(40), deep_graph(320)
+    small, large = deep_graph(20), deep_graph(160)
     assert len(large.nodes) == 8 * len(small.nodes)
 
     def seconds(graph: Graph) -> float:

@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from tests import op_graphs
+from tests import epilogue_graphs, op_graphs
 from tests.modelfiles import Edit, field, forge, node, refused, stages
 
 
@@ -314,7 +314,7 @@ HEAD: dict[str, tuple[Edit, str]] = {
 def test_a_float_head_edited_by_hand(name: str, tmp_path: Path) -> None:
     """Its result is never rounded: numbers that some devices count as zero would give other bytes."""
     linear = OPS["linear"]
-    graph, _ = op_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], "scale")
+    graph, _ = epilogue_graphs.epilogue_graph(linear, linear.cases[0], op_graphs.SETTINGS[0], "scale")
     Model(graph, Structure(0)).save(tmp_path / "head.q8ta")
     edit, expected = HEAD[name]
     message = refused(forge((tmp_path / "head.q8ta").read_bytes(), edit), tmp_path)

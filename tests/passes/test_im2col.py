@@ -18,7 +18,7 @@ from q8ta_wgpu.passes.im2col import rewritable, with_im2col
 from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from tests import epilogue_graphs, harness, op_graphs
 from tests.clock import by_estimate, tuned
 
 CONV = OPS["conv2d"]
@@ -35,7 +35,7 @@ COPIED = ["q8ta_im2col", "q8ta_conv2d"]
 def test_same_bytes(index: int, epilogue: str, vulkan: Device) -> None:
     case, setting = CONV.cases[index], op_graphs.SETTINGS[index % 3]
     made = (
-        op_graphs.epilogue_graph(CONV, case, setting, epilogue)
+        epilogue_graphs.epilogue_graph(CONV, case, setting, epilogue)
         if epilogue
         else op_graphs.int8_graph(CONV, case, setting)
     )

@@ -10,15 +10,21 @@ import pytest
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import cache
+from q8ta_wgpu.tune import cache, timer
 from tests.frontend.test_whole_networks import quantized
+
+pytestmark = pytest.mark.xdist_group("test_whole_networks")
+"""By the worker that has quantized these networks."""
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "unet"])
 def test_a_network_through_the_public_face(
     name: str, vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Images are small, as tuning times every kernel of every layer; the command tunes, the session uses its times."""
+    """Images are small and samples few, as tuning times every kernel of every layer. The command tunes, the session
+    uses its times."""
+    monkeypatch.setattr(timer, "FEWEST", 1)
+    monkeypatch.setattr(timer, "SAMPLES", 1)
     monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
     monkeypatch.chdir(tmp_path)
     _, model, x = quantized(name)

@@ -1,4 +1,5 @@
-"""Rounding weights of a prepared torch module by what its layers read in calibration (calibrate/weights.py)."""
+"""Rounds the weights of a prepared torch module so that its layers' results change least, for the inputs that they read
+in calibration. The rounding itself is q8ta_wgpu/calibrate/weights.py, without torch."""
 
 from __future__ import annotations
 
@@ -29,16 +30,25 @@ from q8ta_wgpu.ir.graph import Array
 
 
 class Inputs(torch.nn.Module):
-    """What a layer reads in calibration: `met`, of the layer's call and its weight's shape."""
+    """Observes the input of one layer.
+
+    Args:
+        node: the layer's call.
+        shape: of its weight.
+        coarse: whether the weight has 4 bits.
+
+    Attributes:
+        met: statistics of the inputs so far.
+    """
 
     def __init__(self, node: Node, shape: torch.Size, coarse: bool = False) -> None:
         super().__init__()
         arguments = named_arguments(node)
-        told = not is_transposed(node) and "padding" not in str(node.target)  # which "same" names
-        given, axes = (("stride", 1), ("padding", 0), ("dilation", 1)), len(shape) - 2 if told else 0
-        stride, padding, dilation = (_each(arguments.get(name, start), axes) for name, start in given)
+        windowed = not is_transposed(node) and "padding" not in str(node.target)  # padding="same" has no numbers
+        defaults, axes = (("stride", 1), ("padding", 0), ("dilation", 1)), len(shape) - 2 if windowed else 0
+        stride, padding, dilation = (_each(arguments.get(name, default), axes) for name, default in defaults)
         steps = [(s, (p, p), d) for s, p, d in zip(stride, padding, dilation, strict=True)]
-        self.met = weights.Inputs(shape, steps, arguments.get("groups", 1), told, coarse)
+        self.met = weights.Inputs(shape, steps, arguments.get("groups", 1), windowed, coarse)
 
     def forward(self, x: Tensor) -> None:
         """Counts a batch."""
@@ -46,7 +56,7 @@ class Inputs(torch.nn.Module):
 
 
 def watch_inputs(model: GraphModule) -> None:
-    """Lets a prepared model note what its layers with quantized weights read."""
+    """Adds an observer of the input to each layer with quantized weights, until `round_weights` removes it."""
     for node in _layers(model):
         x, observed = (named_arguments(node)[name] for name in ("input", "weight"))
         shape = observed.all_input_nodes[0].meta["val"].shape
@@ -56,25 +66,25 @@ def watch_inputs(model: GraphModule) -> None:
 
 @dataclass
 class Rounded:
-    """Layers whose weights and biases were changed, with what they had."""
+    """The layers that `round_weights` changed, and their weights and biases before."""
 
     model: GraphModule
     before: list[tuple[Node, Tensor, Tensor | None]] = field(default_factory=list)
 
     def restore_biases(self) -> None:
-        """Gives every layer the bias that it had."""
+        """Restores the biases of all layers."""
         for node, _, bias in self.before:
             changed = constant(self.model, named_arguments(node)["bias"])
             set_constants(self.model, node, {"bias": torch.zeros_like(changed) if bias is None else bias})
 
     def restore_weights(self) -> None:
-        """Gives every layer the weight that it had."""
+        """Restores the weights of all layers."""
         for node, weight, _ in self.before:
             _set_weight(self.model, node, weight)
 
 
 def round_weights(model: GraphModule) -> Rounded:
-    """Changes the weights and biases of a model that was watched and calibrated, and ends the watch."""
+    """Rounds the weights of a calibrated model, corrects its biases, and removes the observers of `watch_inputs`."""
     found = Rounded(model)
     for node in _layers(model):
         inputs, arguments = unwatch(model, node).met, named_arguments(node)
@@ -88,28 +98,28 @@ def round_weights(model: GraphModule) -> Rounded:
 
 
 def _set_weight(model: GraphModule, node: Node, weight: Tensor) -> None:
-    """Gives an observer another weight to read."""
+    """Replaces the weight that a layer's weight observer reads."""
     observer = named_arguments(node)["weight"]
-    (given,) = observer.all_input_nodes
-    observer.replace_input_with(given, folded(model, node, "weight", weight, before=observer))
-    if not given.users:
-        model.graph.erase_node(given)
+    (before,) = observer.all_input_nodes
+    observer.replace_input_with(before, folded(model, node, "weight", weight, before=observer))
+    if not before.users:
+        model.graph.erase_node(before)
 
 
 def _rounded(weight: Tensor, observer: Any, covariance: Array | None) -> Tensor:
-    """A weight on the steps of its observer, in float64."""
+    """A weight rounded to multiples of its observer's step, in float64."""
     step, *ends = _grid(weight, observer)
     fits = None if observer.ch_axis else covariance
     return torch.from_numpy(weights.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits, _cholesky))
 
 
 def _cholesky(matrices: Array) -> Array:
-    """numpy's, by torch: numpy's threads wait for each other, which takes ten times as long where cores are busy."""
+    """numpy.linalg.cholesky, computed by torch. On busy cores numpy's threads make it ten times as slow."""
     return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrices)).numpy())
 
 
 def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:
-    """The step of each weight, or of each output's, in float64, and the smallest and largest number of steps."""
+    """The step of each weight in float64, which may broadcast, and the smallest and largest multiple of it."""
     if isinstance(observer, PerChannelGroupObserver):
         return observer.grid(weight)
     shape = [-1 if i == observer.ch_axis else 1 for i in range(weight.dim())]
@@ -117,20 +127,23 @@ def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:
 
 
 def _correct_bias(model: GraphModule, node: Node, change: Tensor, mean: Tensor, zeros: bool) -> None:
-    """Takes out of a bias what a change of the weight changes on average. Where the input has rows of zeros, an output
-    without a bias stays zero for them: a network may divide by its norm."""
+    """Subtracts from a bias what the change of the weight adds to the results on average.
+
+    Where the input has rows of zeros, a bias of zero stays zero, so that such rows still give zeros. A network may
+    divide by the norm of a row, and a small number in place of zero would then be made large.
+    """
     arguments = named_arguments(node)
-    given = arguments.get("bias")
-    moved: Tensor = node.target(**{**arguments, "input": mean, "weight": change, "bias": None})  # type: ignore[operator]
-    channel = 1 if convolves(node) else moved.dim() - 1
-    moved = moved.double().mean([axis for axis in range(moved.dim()) if axis != channel])
-    bias = constant(model, given).detach().double() if given else torch.zeros_like(moved)
-    set_constants(model, node, {"bias": torch.where(bias == 0, bias, bias - moved) if zeros else bias - moved})
+    own = arguments.get("bias")
+    added: Tensor = node.target(**{**arguments, "input": mean, "weight": change, "bias": None})  # type: ignore[operator]
+    channel = 1 if convolves(node) else added.dim() - 1
+    added = added.double().mean([axis for axis in range(added.dim()) if axis != channel])
+    bias = constant(model, own).detach().double() if own else torch.zeros_like(added)
+    set_constants(model, node, {"bias": torch.where(bias == 0, bias, bias - added) if zeros else bias - added})
 
 
 def _layers(model: GraphModule) -> Iterator[Node]:
-    """The convolutions and linears of a prepared model whose weight an observer by channel reads, which is a
-    parameter as their bias is."""
+    """The convolutions and linears with constant weight and bias, whose weight an observer with a scale for each
+    channel reads."""
     for node in list(model.graph.nodes):
         if node.op != "call_function" or not is_weighted(node) or multiplies(node):
             continue

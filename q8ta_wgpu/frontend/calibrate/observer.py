@@ -1,4 +1,8 @@
-"""The range of an activation: the one that int8 represents with the least squared error."""
+"""Observers: modules that see the values of calibration and say in which range a value is stored.
+
+An observer's `calculate_qparams` returns scale and zero point, as torchao expects. The default range of an activation
+is the one that int8 represents with the least squared error.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,22 @@ from q8ta_wgpu.calibrate.ranges import ROOM, Peaks, best_range, farther
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
 _AT_ONCE = 1 << 16
-"""Values that are counted at a time: with their places they stay in a core's cache, which takes a third of the time."""
+"""Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the
+time."""
 
 
 def observer_of(model: GraphModule, node: Any) -> Any:
-    """The observer that a node of a prepared module calls; None of others."""
+    """The observer that a node of a prepared module calls. None for nodes that call something else."""
     found = model.get_submodule(str(node.target)) if isinstance(node, Node) and node.op == "call_module" else None
     return found if hasattr(found, "calculate_qparams") else None
 
 
 class RangeObserver(HistogramObserver):  # type: ignore[misc]
-    """torchao's histogram with another search: over all pairs of ends on a grid, not greedily from outside in.
+    """torchao's histogram observer with another search for the range.
 
-    The squared error of a range is what rounding costs inside, a twelfth of a squared step each, and what clipping
-    costs outside. Both follow from three running sums, so that all pairs take one array operation. Zeros, of which an
-    activation may have many, are exact in every range and not counted.
+    torchao moves the ends inwards step by step. Here all pairs of ends on a grid are compared. The squared error of a
+    range has two parts: rounding costs a twelfth of a squared step for each value inside, clipping costs the squared
+    distance to the end for each value outside. Zeros are exact in every range, so they are not counted.
 
     Attributes:
         clips: whether values are clipped where that lowers their squared error.
@@ -48,27 +53,27 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
             raise RuntimeError("a value that is not finite has no range")
         self.peaks.meet(float(low), float(high))
         self.zeros += int(np.count_nonzero(x.detach().numpy() == 0))  # a third of torch's count_nonzero
-        if self.min_val > self.max_val:  # as it begins
+        if self.min_val > self.max_val:  # nothing was counted before
             counts = self._counts(x.detach(), low, high)
         else:
             before = self.histogram, self.min_val, self.max_val
             low, high = torch.min(low, self.min_val), torch.max(high, self.max_val)
             counts = self._combine_histograms(*before, self._counts(x.detach(), low, high), low, high)
-        for kept, found in ((self.histogram, counts), (self.min_val, low), (self.max_val, high)):
-            kept.copy_(found)
+        for buffer, value in ((self.histogram, counts), (self.min_val, low), (self.max_val, high)):
+            buffer.copy_(value)
         return x
 
     def _counts(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """torch.histc's numbers. It shares 200 values among threads, which takes ten milliseconds on busy cores."""
+        """The counts of torch.histc, without its threads: on busy cores these take ten milliseconds for 200 values."""
         if low == high:
             return torch.histc(x, self.bins, min=float(low), max=float(high))
         values, least, width = x.numpy().reshape(-1), low.numpy(), high.numpy() - low.numpy()
-        found = np.zeros(self.bins + 1, np.int64)  # what falls on the upper end belongs to the last one
+        found = np.zeros(self.bins + 1, np.int64)  # one more, for values on the upper end: they belong to the last bin
         for start in range(0, len(values), _AT_ONCE):
-            places = values[start : start + _AT_ONCE] - least
-            places /= width
-            places *= np.float32(self.bins)
-            found += np.bincount(places.astype(np.int64), minlength=self.bins + 1)
+            bins = values[start : start + _AT_ONCE] - least
+            bins /= width
+            bins *= np.float32(self.bins)
+            found += np.bincount(bins.astype(np.int64), minlength=self.bins + 1)
         found[-2] += found[-1]
         return torch.from_numpy(found[:-1]).float()
 
@@ -86,6 +91,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         return found
 
     def _best_range(self, low: float, high: float) -> tuple[float, float]:
+        """The ends within low..high that cost the least squared error."""
         counts = self.histogram.double().cpu().numpy()
         if low <= 0.0 <= high:
             at = min(int(-low / (high - low) * self.bins), self.bins - 1)
@@ -94,7 +100,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
 
 
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
-    """The range that was met, with room around it."""
+    """The range that calibration met, ROOM times as wide. For values in 16 bits, which have steps to spare."""
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
@@ -103,15 +109,17 @@ class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
 
 
 class PerChannelWeightObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
-    """torchao's, which looks at a tensor once: each call of a network gives it the same weight. torchao drops the axis
-    unless the class is called PerChannel something."""
+    """torchao's observer of weights, which reads an unchanged weight once, though each call of a network brings it.
+
+    The name must begin with PerChannel, or torchao drops the axis.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._seen: tuple[Tensor, int] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Widens the ranges of the channels to a weight's; returns it."""
+        """Widens the range of each channel so that it holds this weight; returns the weight."""
         if self._seen is None or self._seen[0] is not x or self._seen[1] != x._version:
             super().forward(x)
             self._seen = x, x._version
@@ -119,7 +127,7 @@ class PerChannelWeightObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
 
 
 class ShareObserver(RangeObserver):
-    """The range of shares of a whole, from 0 on, in steps of at most `largest`, which hold any share there is."""
+    """The range of shares, such as a softmax gives: it begins at 0. Steps are at most `largest`."""
 
     def __init__(self, largest: float, **options: Any) -> None:
         super().__init__(**options)
@@ -132,7 +140,7 @@ class ShareObserver(RangeObserver):
 
 
 class WholeObserver(RangeObserver):
-    """Whole numbers, each of which has a step of its own where int8 has as many steps as the range that was met."""
+    """Stores whole numbers exactly, with a scale of 1, where the range that was met has at most 256 of them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -99,7 +99,7 @@ def scale_states(model: GraphModule) -> None:
 
 
 def _bits(largest: float, limit: float) -> int:
-    """By how many fraction bits less states have that reach more than `limit`."""
+    """The number of fraction bits that states give up to hold `largest`, where that is more than `limit`."""
     return 0 if largest <= limit else min(math.ceil(math.log2(_ROOM * largest / limit)), 12)
 
 

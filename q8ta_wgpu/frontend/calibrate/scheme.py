@@ -1,4 +1,4 @@
-"""How our quantizer rounds: the ranges and observers of activations, shares, residual streams and weights."""
+"""How our quantizer rounds each kind of value, as torchao's specs: dtype, granularity of scales, and observer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _spec(observer: Any, **options: Any) -> QuantizationSpec:
 
 
 def _met_in_training() -> Any:
-    """The range that training meets, as it moves."""
+    """Rounds in training, over a moving average of the ranges of batches."""
     options = {"observer": MovingAverageMinMaxObserver, "averaging_constant": 0.05, "eps": EPS}
     return FusedMovingAvgObsFakeQuantize.with_args(**options)
 
@@ -48,12 +48,12 @@ def _met_in_training() -> Any:
 def activation(
     qat: bool, scheme: torch.qscheme = torch.per_tensor_affine, observer: type[RangeObserver] = RangeObserver
 ) -> QuantizationSpec:
-    """int8 for a whole tensor, over the range that calibration, by an observer of this class, or training meets."""
+    """int8 with one scale for a tensor. Its range is found by an observer of this class, or in training with `qat`."""
     return _spec(_met_in_training() if qat else observer.with_args(eps=EPS), **_INT8, qscheme=scheme)
 
 
 def whole(qat: bool) -> QuantizationSpec:
-    """int8 of what may be whole numbers, which then stay what they are."""
+    """int8 for values that may be whole numbers. If all are, they are stored exactly."""
     return activation(qat, observer=WholeObserver)
 
 
@@ -63,27 +63,27 @@ def fixed(q: QParams) -> FixedQParamsQuantizationSpec:
 
 
 def share(q: QParams) -> QuantizationSpec:
-    """Shares of a whole, whose steps are those of `q` at most: among many keys each has little."""
+    """int8 for shares, such as a softmax gives, with a scale of at most `q`'s: shares of many keys are small."""
     observer = ShareObserver.with_args(largest=q.scale, eps=2.0**-16)
     return _spec(observer, **_INT8, qscheme=torch.per_tensor_affine)
 
 
 def residual(qat: bool) -> QuantizationSpec:
-    """int16: fine enough for twice the range that is met."""
+    """int16 for a residual stream, with room beyond the range that calibration met."""
     return _spec(_met_in_training() if qat else RoomyObserver.with_args(eps=EPS), **_INT16)
 
 
 def wide(low: torch.Tensor, high: torch.Tensor) -> RoomyObserver:
-    """An observer for int16 that met this range."""
+    """An observer that stores values of this range in int16."""
     observer = RoomyObserver(**_INT16, eps=EPS)
     observer.min_val, observer.max_val = low.detach(), high.detach()
     return observer
 
 
 def weight(qat: bool, channels: int) -> QuantizationSpec:
-    """int8 with a scale for each output channel, which are along `channels`."""
+    """int8 with a scale for each output channel. `channels` is their dimension."""
     if qat:
-        # The fused one knows axis 0 alone; torchao drops a spec's axis unless the class is called PerChannel something.
+        # FusedMovingAvgObsFakeQuantize takes axis 0 alone; torchao drops the axis unless a name begins with PerChannel.
         fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize
         observer = fake.with_args(
             observer=MovingAveragePerChannelMinMaxObserver, averaging_constant=1.0, eps=EPS, ch_axis=channels
@@ -95,7 +95,7 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
 
 
 def wide_rows(weight: torch.Tensor) -> PerChannelWeightObserver:
-    """An observer for int16 of a table, with a scale for each of its rows, that met it."""
+    """An observer that stores this table in int16, with a scale for each row."""
     ends = {"quant_min": -(2**15 - 1), "quant_max": 2**15 - 1}
     observer = PerChannelWeightObserver(
         dtype=torch.int16, **ends, qscheme=torch.per_channel_symmetric, ch_axis=0, eps=torch.finfo(torch.float32).tiny
@@ -105,7 +105,7 @@ def wide_rows(weight: torch.Tensor) -> PerChannelWeightObserver:
 
 
 def groups(group: int, channels: int) -> QuantizationSpec:
-    """4 bits with a scale for each output, which are along `channels`, and a factor for each group of inputs."""
+    """4 bits, with a scale for each output along `channels` and a factor for each group of its inputs."""
     observer = PerChannelGroupObserver.with_args(group=group, eps=EPS)
     ends = {"quant_min": -LARGEST_OF_4_BITS, "quant_max": LARGEST_OF_4_BITS}
     return _spec(observer, dtype=torch.int16, **ends, qscheme=torch.per_channel_symmetric, ch_axis=channels)

@@ -1,4 +1,7 @@
-"""Chooses the values that are stored in more than 8 bits: as few as leave little enough noise."""
+"""Chooses which values are stored in more than 8 bits: as few as possible, so that the outputs' noise is small enough.
+
+A step widens one value for readers of one role. Steps are sorted: those that gain most for their cost come first.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,23 @@ WITHIN = 10**0.05
 larger than in the simulation."""
 
 _SPARE = 10**0.03
-"""When values are widened, the noise is to be below that by this factor."""
+"""Where values are widened at all, the noise must be below the limit by this factor."""
 
 _NEARLY = 10**0.03
-"""If the yardstick is out of reach, the noise that is allowed relative to that with everything wide."""
+"""The noise that is allowed where the yardstick is out of reach, relative to the noise with every value widened."""
 
-_PARTS, _ROUNDS = 8, 2
-"""The values that are widened are split into this many slices, each of which is tried in 8 bits again; and the number
-of rounds, each with smaller slices."""
+_GROUPS, _ROUNDS = 8, 2
+"""At the end, groups of widened values are tried in 8 bits again: the number of groups in a round, and the number of
+rounds. Groups of a later round are smaller."""
 
 _FEW = 4
-"""The number of slices if few runs are made, in one round."""
+"""The number of groups if few runs are made, in one round."""
 
 _SURE = 0.95
-"""The share of the allowed noise, as predicted, that steps may leave in the run that verifies them."""
+"""The predicted noise of steps that are simulated next, relative to the limit: a little less than is allowed."""
 
 _DEAR = 0.05
-"""The share of a network's traffic from which on widening takes noticeable time."""
+"""The share of a network's traffic that takes noticeable time."""
 
 _CLEAN = 1e-6
 """Noise to signal, 60 dB. Below it float32 gains nothing over int16 that would justify results that differ between
@@ -65,12 +68,13 @@ class Search:
     also: Callable[[Sequence[Step]], Sequence[Step]] = lambda _: ()
 
     def enough(self, every: Sequence[Step]) -> list[Step]:
-        """The first of these steps that suffice, without slices that turn out not to be needed, of which the most
-        expensive are tried first. (Noise to first order says nothing about a value that a network divides by its own
-        norm near zero.)
+        """The steps that are taken.
 
-        A step that costs as much as all the others together, and not little, is needed if more than a decibel is lost
-        without it. float32 is needed unless 60 dB remain without it. If the yardstick is out of reach, as many steps
+        The fewest first steps that suffice are found. Then groups of them that are not needed are left out, the most
+        expensive first: predicted gains may be wrong, for example of a value that is divided by its own norm near zero.
+
+        A group that costs as much as all other steps together, and noticeable time, is left out unless that loses more
+        than a decibel. Steps to float32 are left out if 60 dB remain. If the yardstick is out of reach, as many steps
         are taken as come close to the result of all.
         """
         limits = [wanted / _SPARE for wanted in self.wanted]
@@ -107,8 +111,8 @@ class Search:
         return steps
 
     def _foreseen(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """The first steps whose gains add up to the excess noise, and twice as many until they suffice, without what
-        weighted sums read. Empty if not even all suffice."""
+        """The first steps whose predicted gains add up to the noise in excess of the limits; twice as many until they
+        suffice. Values that weighted sums read are left out. Empty if not even all of the steps suffice."""
         plain, others = self.noise({}), _read_by_others(every)
         excess = [noise - limit for noise, limit in zip(plain, limits, strict=True) if noise > limit]
         gained = itertools.accumulate(step.gain if math.isfinite(step.gain) else 0.0 for step in others)
@@ -120,9 +124,12 @@ class Search:
         return []
 
     def _within_reach(self, every: Sequence[Step]) -> tuple[Sequence[Step], list[float]]:
-        """The steps to choose from, and the limits of the noise. Steps of values that weighted sums read are left out
-        if they make the noise worse by a decibel, since weights are fitted, and biases corrected, for 8 bits. If few
-        runs are made, that is tested only if all steps leave more noise than is wanted."""
+        """The steps to choose from, and the limits of the noise.
+
+        Steps of values that weighted sums read may make the noise worse, since weights and biases are fitted to 8 bits.
+        They are left out where that costs a decibel. If few runs are made, this is tested only if all steps together
+        leave more noise than is wanted.
+        """
         best, others = self.noise(widths(every)), _read_by_others(every)
         if not (self.few_runs and all(map(operator.le, best, self.wanted))):
             without = self.noise(widths(others))
@@ -170,13 +177,13 @@ class Search:
         return list(every[:high])
 
     def _needed(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps without slices that are not needed. If few runs are made, slices of negligible cost remain."""
-        parts = _FEW if self.few_runs else _PARTS
-        for _ in range(_ROUNDS if len(steps) > parts and not self.few_runs else 1):
+        """These steps without groups that are not needed. If few runs are made, groups of negligible cost stay."""
+        groups = _FEW if self.few_runs else _GROUPS
+        for _ in range(_ROUNDS if len(steps) > groups and not self.few_runs else 1):
             dearest = sorted(steps, key=lambda step: -step.cost)
-            size = max(1, -(-len(steps) // parts))
-            for part in (dearest[at : at + size] for at in range(0, len(dearest), size)):
-                fewer, cost = [step for step in steps if step not in part], sum(step.cost for step in part)
+            size = max(1, -(-len(steps) // groups))
+            for group in (dearest[at : at + size] for at in range(0, len(dearest), size)):
+                fewer, cost = [step for step in steps if step not in group], sum(step.cost for step in group)
                 if self.few_runs and cost <= NOTHING * self.traffic:
                     continue
                 dearer = cost > max(sum(step.cost for step in fewer), _DEAR * self.traffic)
@@ -189,13 +196,12 @@ class Search:
 
 
 def _share_left(limit: float, above: float, below: float) -> float:
-    """The share (0 to 1) of the noise between `below` and `above` that may remain, for a little less than the limit."""
+    """The share (0 to 1) of the way from `below` to `above` at which the noise is a little less than the limit."""
     return _SURE * min(1.0, max(0.0, limit - below) / (above - below)) if above > max(limit, below) else 1.0
 
 
 def _count(every: Sequence[Step], low: int, high: int, share: float) -> int:
-    """The number of steps, between these counts, that leave this share of the noise which all steps between them
-    remove."""
+    """The number of steps, from `low` to `high`, whose predicted gains leave this share of what all of them gain."""
     gains = [step.gain if math.isfinite(step.gain) else 0.0 for step in every[low:high]]
     gained = itertools.accumulate(gains)
     wanted = (1 - share) * sum(gains)

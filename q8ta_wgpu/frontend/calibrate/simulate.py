@@ -25,14 +25,14 @@ Views = Mapping[Reads, Tensor]
 
 
 class Run(InParts):
-    """Runs a prepared module on its observers' values as `views` gives them to each role.
+    """Runs a prepared module in which each reader reads a value as it would be stored for it.
 
     Args:
         storage: of the module.
-        views: (observer's call, value) -> what is read, by how it is read.
-        weight: (observer's call, weight, what reads it) -> the weight that is computed with.
-        shares: (softmax of an attention, its scores) -> the shares that are computed with.
-        rows: (embedding, its result, the indices) -> what is computed with; as it is where None.
+        views: (observer's call, value) -> the rounded values, one for each way in which readers read it.
+        weight: (observer's call, weight, reader) -> the rounded weight.
+        shares: (softmax of an attention, its scores) -> the rounded shares.
+        rows: (embedding, its result, the indices) -> the rounded rows. None: rows are not rounded.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Run(InParts):
         self.storage, self._views, self._weight, self._shares, self._rows = storage, views, weight, shares, rows
 
     def run_node(self, n: Node) -> Any:
-        """An observer gives what each reader reads, a watcher nothing."""
+        """The value of a node. For an observer, the rounded values for its readers; for a watcher, None."""
         if n in self.storage.values or n in self.storage.weights:
             (value,) = self.fetch_args_kwargs_from_env(n)[0]
             return self._views(n, value) if n in self.storage.values else value
@@ -61,7 +61,7 @@ class Run(InParts):
         return self._shares(n, args[0]) if n in self.storage.attention else super()._call(n, *args, **named)
 
     def finished(self, n: Node, result: Any) -> Any:
-        """Rows of a table as they are computed with, and parameters without gradients."""
+        """Rounds the rows of a table. Parameters get no gradients."""
         if n.op == "get_attr":
             return result.detach()
         if self._rows is not None and self.storage.looks_up(n):
@@ -69,7 +69,7 @@ class Run(InParts):
         return result
 
     def map_nodes_to_values(self, args: Any, n: Node) -> Any:
-        """Arguments as a node's role reads them."""
+        """The arguments of a node, each value as this node reads it."""
         return torch.fx.node.map_arg(args, lambda source: self._read(source, n))
 
     def _read(self, source: Node, reader: Node) -> Any:
@@ -81,9 +81,16 @@ class Run(InParts):
         return value[self.storage.values[source].users[source][reader]]
 
     def call(self, item: Sequence[Tensor], known: dict[Node, Any] | None = None) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors that the module gives for one item of the calibration, and its states after it. Amounts, as bytes
-        of images, as floats: how far they are off counts, not how many are. Nodes that are `known` are not run, and the
-        values of all others are added there."""
+        """Runs one item of the calibration.
+
+        Args:
+            item: the inputs.
+            known: values of nodes, which are not computed again. The values of all other nodes are added.
+
+        Returns:
+            The outputs, and the states after the call. Amounts in whole numbers, such as bytes of images, are floats:
+            how far they are off counts, not how many differ.
+        """
         self.garbage_collect_values = known is None
         (end,) = self.storage.module.graph.find_nodes(op="output")
         found = pytree.tree_leaves(self.run(*item, initial_env=known))
@@ -100,13 +107,13 @@ def softmax(node: Node, scores: Tensor) -> Tensor:
 
 
 class LastRuns:
-    """The values of the last run of each kind, so that the next one computes none before the first that is rounded in
-    another way.
+    """The values of the last run of each kind. The next run takes those that come before the first value that it rounds
+    in another way.
 
     Args:
         storage: of the module that is run.
-        kinds: how many kinds of runs there are, as for different items.
-        most: bytes up to which values are kept; where they take more, none are.
+        kinds: how many kinds of runs there are, such as one for each item.
+        most: limit of bytes. Where the values of all runs take more, none are kept.
 
     Attributes:
         values: of the last runs, by kind: None where none are kept.
@@ -120,7 +127,7 @@ class LastRuns:
         self._chosen: Mapping[tuple[Stored | Node, Role], Width] = {}
 
     def forget(self, chosen: Mapping[tuple[Stored | Node, Role], Width]) -> None:
-        """Forgets what may change by this choice, which the next runs will make."""
+        """Forgets the values that may differ in the next runs, which round by the choice `chosen`."""
         changed = (stored for (stored, _), _ in chosen.items() ^ self._chosen.items())
         first = min((self._places[s if isinstance(s, Node) else s.nodes[0]] for s in changed), default=0)
         self._chosen = chosen
@@ -130,12 +137,12 @@ class LastRuns:
 
 
 def _writes(node: Node) -> bool:
-    """Whether a call writes into what it is given."""
+    """Whether a call writes into its arguments."""
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def _is_amount(node: Any) -> bool:
-    """Whether whole numbers are floats that were rounded or cut, moved or not, and no places, labels or counts."""
+    """Whether whole numbers are amounts, that is floats that were rounded, and no indices, labels or counts."""
     while isinstance(node, Node) and node.op == "call_function" and not is_float(node):
         source = node.all_input_nodes[0] if node.all_input_nodes else None
         if str(node.target) in CONVERSIONS and source is not None and (source.op == "call_module" or is_float(source)):
@@ -145,8 +152,8 @@ def _is_amount(node: Any) -> bool:
 
 
 def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) -> list[float]:
-    """The noise of each output beside its signal, as a ratio of powers over all items; of an output that is no amount
-    the share of elements that differ."""
+    """The noise of each output relative to its signal, as a ratio of powers over all items. For outputs of other whole
+    numbers than amounts, the share of elements that differ."""
     errors, powers = [0.0] * len(exact[0]), [0.0] * len(exact[0])
     for ours, wanted in zip(found, exact, strict=True):
         for i, (y, v) in enumerate(zip(ours, wanted, strict=True)):
@@ -160,7 +167,7 @@ def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) 
 
 
 def usual_noise(found: Sequence[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) -> list[float]:
-    """As `noise`, without the largest tenth of the squared errors, of outputs of few numbers; 0 of others."""
+    """As `noise`, without the largest tenth of the squared errors, for outputs of few numbers. 0 for other outputs."""
     ratios = []
     for pair in zip(zip(*exact, strict=True), zip(*found, strict=True), strict=True):
         if sum(v.numel() for v in pair[0]) >= _FEW or not pair[0][0].dtype.is_floating_point:
@@ -174,5 +181,5 @@ def usual_noise(found: Sequence[Sequence[Tensor]], exact: Sequence[Sequence[Tens
 
 
 def decibels(ratio: float) -> float:
-    """Signal to noise in dB of noise to signal, at most 120."""
+    """The signal-to-noise ratio in dB, at most 120, from the ratio of noise to signal."""
     return min(120.0, -10 * math.log10(max(ratio, 1e-30)))

@@ -1,4 +1,8 @@
-"""Gives values of a calibrated module observers of 16 bits, or none."""
+"""Changes a calibrated module so that chosen values are stored in int16 or stay in float32.
+
+An observer says how a value is stored. Its readers take the int8 observer's result, an int16 observer's, or the value
+itself.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,13 @@ from q8ta_wgpu.frontend.nodes import constant
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
-    """Gives each role of a value an observer of its width, or none, and transforms and embeddings finer weights."""
+    """Applies the choice of widths to values, and to weights that transforms and embeddings read.
+
+    Args:
+        module: the calibrated module, changed in place.
+        storage: what is stored, and who reads it.
+        chosen: the width of each value, or weight, for readers of one role. What is not in it keeps its width.
+    """
     for node in storage.weights:
         if (node, "products") in chosen:
             _add_finer_weights(module, storage, node)
@@ -35,6 +45,7 @@ def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]
 
 
 def _widen_value(module: GraphModule, stored: Stored, widths: Mapping[Role, Width]) -> None:
+    """Lets each reader of a value read it in its width. An observer that nothing reads any more is removed."""
     for node in stored.nodes:
         value, wide = stored.value(node), None
         for user, reads in stored.users[node].items():
@@ -51,7 +62,7 @@ def _widen_value(module: GraphModule, stored: Stored, widths: Mapping[Role, Widt
 
 
 def _store_shares(module: GraphModule, softmax: Node) -> None:
-    """Lets the products of an attention read 16 bits of its shares."""
+    """Stores the results of an attention's softmax in int16 for the products that read them."""
     observer, users = scheme.wide(torch.zeros(()), torch.full((), 0.5)), list(softmax.users)
     shares = call_module(module, users[0], f"_wide_{users[0].name}", observer, softmax)
     for user in users:
@@ -59,7 +70,7 @@ def _store_shares(module: GraphModule, softmax: Node) -> None:
 
 
 def _widen_table(module: GraphModule, storage: Storage, node: Node) -> None:
-    """Lets embeddings read a table of int16; other readers of it read what they did."""
+    """Stores a table in int16 for embeddings. Its other readers, such as a linear, still read it in int8."""
     (table,) = node.all_input_nodes
     observer = scheme.wide_rows(constant(module, table).detach())
     wide = call_module(module, node, f"_wide_{node.name}", observer, table)
@@ -70,14 +81,18 @@ def _widen_table(module: GraphModule, storage: Storage, node: Node) -> None:
 
 
 def _add_finer_weights(module: GraphModule, storage: Storage, node: Node) -> None:
-    """Lets transforms sum with the rounding errors of their weights, too, which are int8 as well: 16 bits together."""
-    observer, (given,) = storage.weights[node], node.all_input_nodes
-    weight = constant(module, given).detach()
+    """Gives the weight of a transform 16 bits, as the sum of two int8 weights.
+
+    The second weight holds the rounding errors of the first. Each reader becomes the sum of two products, of which the
+    second one is small and is stored in int16.
+    """
+    observer, (unrounded,) = storage.weights[node], node.all_input_nodes
+    weight = constant(module, unrounded).detach()
     errors = weight - on_channels_steps(weight, observer)
     finer = copy.deepcopy(observer)
     finer.reset_min_max_vals()
     finer(errors)
-    rest = call_module(module, node, f"_finer_{node.name}", finer, folded(module, given, "errors", errors, node))
+    rest = call_module(module, node, f"_finer_{node.name}", finer, folded(module, unrounded, "errors", errors, node))
     most = errors.abs().sum([axis for axis in range(errors.dim()) if axis != observer.ch_axis]).max()
     for user in filter(storage.transforms, list(node.users)):
         (read,) = (source for source in user.all_input_nodes if source is not node)

@@ -23,6 +23,7 @@ from q8ta_wgpu.frontend.nodes import (
     normalizes,
     sizes_of,
 )
+from q8ta_wgpu.ir.int8 import is_mask
 
 
 def fold_norms(model: GraphModule) -> None:
@@ -95,7 +96,7 @@ _COMMUTE = (torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor)
 
 def _fold_numbers(model: GraphModule, node: Node) -> None:
     """Folds the factors and terms of a call with numbers into the convolution or linear before it, whose only reader it
-    is."""
+    is. A mask is left: as a bias it would be rounded with the scores."""
     weighted, operand = (*node.args, None, None)[:2]
     if node.target in _COMMUTE and not node.kwargs and isinstance(operand, Node) and is_weighted(operand):
         weighted, operand = operand, weighted
@@ -107,7 +108,7 @@ def _fold_numbers(model: GraphModule, node: Node) -> None:
     if numbers is None:
         return
     factor, term = map(torch.as_tensor, _LINES[node.target](numbers, node.kwargs.get("alpha", 1.0)))  # type: ignore[arg-type]
-    if not (factor.isfinite().all() and term.isfinite().all()):
+    if not (factor.isfinite().all() and term.isfinite().all()) or is_mask(term):
         return
     own, outputs = tensors_of(model, weighted), weighted.meta["val"].shape[_channel(weighted)]
     factor, term = (x.double().expand(outputs) for x in (factor, term))

@@ -1,0 +1,88 @@
+"""What is said of the bits that were chosen: in reports, comparisons and files, as predictions and warnings."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import q8ta_wgpu as q8
+from bench.noise import decibels
+from q8ta_wgpu.errors import InputError
+from tests.precision_networks import NETWORKS, quantized
+from tests.quantizing import Plain, conv, data
+
+
+def test_the_choice_is_reported_compared_and_saved(tmp_path: Path) -> None:
+    build, given = NETWORKS["a table's columns"]
+    torch.manual_seed(0)
+    module, batches = build().eval(), [given(s) for s in range(8)]
+    program = quantized(module, batches)
+    torch.export.save(program, tmp_path / "net.pt2")
+    program = torch.export.load(tmp_path / "net.pt2")
+    model = q8.compile(program)
+    model.save(tmp_path / "net.q8ta")
+    note = ": is stored in int16 since 8 bits are too few; alone they would leave"
+    for text in (str(model.report()), str(q8.load(tmp_path / "net.q8ta").report())):
+        assert note in text, text
+    comparison = q8.compare(module, program, (batches[0],))
+    measured = next(layer.snr for layer in comparison.layers if layer.output)
+    assert comparison.predicted is not None
+    assert comparison.predicted == pytest.approx(measured, abs=4)
+    assert "dB were predicted for the outputs" in str(comparison)
+
+
+def test_a_network_that_makes_noise_larger_is_named() -> None:
+    module = Plain(lambda m, x: torch.sin(3000 * m.head(x)) + m.other(x), head=nn.Linear(8, 4), other=nn.Linear(8, 4))
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="the network makes noise larger"):
+        quantized(module.eval(), [data(16, 8, seed=s) for s in range(4)])
+
+
+def test_no_warning_where_all_is_well() -> None:
+    build, given = NETWORKS["a table's columns"]
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quantized(build().eval(), [given(s) for s in range(4)])
+
+
+def test_no_warning_of_the_4_bits_that_were_asked_for() -> None:
+    torch.manual_seed(0)
+    module = Plain(
+        lambda m, ids: m.norm(m.table(ids) + 0.01 * m.layer(m.table(ids))),
+        table=nn.Embedding(64, 64),
+        layer=nn.Linear(64, 64),
+        norm=nn.LayerNorm(64),
+    )
+    batches = [torch.arange(s, s + 16)[None] for s in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        q8.quantize(module.eval(), (batches[0],), batches, q8.Quantizer(weights="int4"), progress=False)
+
+
+def test_a_wrong_precision_is_refused() -> None:
+    with pytest.raises(InputError, match="precision must be 'auto', 'int8' or 'int16', found 'int4'"):
+        q8.Quantizer(precision="int4")
+
+
+def test_amounts_in_whole_numbers_are_as_far_off_as_predicted() -> None:
+    """One byte in ten is off by one: that is no noise of 10 dB. Of labels it is how many differ that counts."""
+    layer, given = conv(3, 5), [torch.randint(0, 256, (1, 3, 16, 16), dtype=torch.uint8) for _ in range(8)]
+    amounts = Plain(lambda m, x: (m.layer(x.float() / 255) * 255).round().clamp(0, 255).to(torch.uint8).flip(3))
+    labels = Plain(lambda m, x: m.layer(x.float() / 255).argmax(1).to(torch.uint8))
+    for module in (amounts, labels):
+        module.layer = layer
+        program = quantized(module.eval(), given)
+        _, _, _, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
+        reference = q8.Session(q8.compile(program), "reference")
+        pairs = [(module(x).numpy().astype(float), reference(x.numpy()).astype(float)) for x in given[:4]]
+        wanted, found = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+        share = -10 * math.log10(max(np.mean(wanted != found), 1e-12))
+        measured = (decibels(wanted, found) or 120.0) if module is amounts else min(share, 120.0)
+        assert predicted == pytest.approx(measured, abs=1.5), module
