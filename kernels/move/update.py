@@ -6,6 +6,7 @@ An update of a state is lowered to `update_rows`, which writes only the rows, in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -123,19 +124,22 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
     )
 
 
-def write(b: Builder, x: str, dim: int, indices: str, rows: str) -> str:
-    """`x` with rows written at a list of computed indices of a dimension. Refuses indices of other than one
-    dimension."""
-    shape, count, old = b.type(x).shape, b.type(indices).shape, b.type(rows).shape
-    if len(count) != 1 or len(shape) > 4:
-        raise b.refuse(f"it writes at indices of shape {count} into {shape}: one list of indices is supported")
+def write(b: Builder, x: str, dim: int, indices: str, values: str) -> str:
+    """`x` with values written at computed indices of a dimension. The indices may have any shape, which replaces the
+    dimension in the shape of the values."""
+    shape, count, old = b.type(x).shape, b.type(indices).shape, b.type(values).shape
+    if len(shape) > 4:
+        raise b.refuse(f"it writes at computed indices into {shape}: up to 4 dimensions are supported")
     dim %= len(shape)
-    wanted = (*shape[:dim], count[0], *shape[dim + 1 :])
-    if lead := (1,) * (len(shape) - len(old)):
-        rows = b.emit("view", (rows,), {"shape": flexible(old, (*lead, *old))})
+    wanted = (*shape[:dim], *count, *shape[dim + 1 :])
+    if lead := (1,) * (len(wanted) - len(old)):
+        values = b.emit("view", (values,), {"shape": flexible(old, (*lead, *old))})
     if (*lead, *old) != wanted:
-        rows = b.emit("expand", (rows,), {"shape": wanted})
-    return b.emit("update", (x, rows, indices), {"dim": dim})
+        values = b.emit("expand", (values,), {"shape": wanted})
+    if len(count) != 1:
+        indices = b.emit("view", (indices,), {"shape": (-1,)})
+        values = b.emit("view", (values,), {"shape": (*[0] * dim, math.prod(count), *[-2] * (len(shape) - dim - 1))})
+    return b.emit("update", (x, values, indices), {"dim": dim})
 
 
 def _import_copy(b: Builder, args: Mapping[str, Any]) -> str:

@@ -114,6 +114,14 @@ ROWS: dict[str, tuple[Callable[[], nn.Module], Sequence[Tensor], Any, Sequence[S
         [{1: T}],
         [((1, 7, 32),), ((1, 13, 32),)],
     ),
+    "a token of each item, as CLIP's text": (
+        lambda: Plain(
+            lambda self, x, m: self.linear(x)[torch.arange(x.shape[0]), m.long().argmax(1)], linear=nn.Linear(32, 8)
+        ),
+        (data(4, 12, 32), data(4, 12) < -0.5),
+        [{0: Dim("B", min=1, max=4), 1: T}] * 2,
+        [((1, 7, 32), (1, 7)), ((3, 20, 32), (3, 20))],
+    ),
     "equal sizes, found": (
         lambda: Plain(lambda self, x, y: self.linear(x)[:, -1:] + y, linear=nn.Linear(8, 8)),
         (data(1, 10, 8), data(1, 10, 8)),
@@ -195,6 +203,11 @@ REFUSED = {
         lambda self, x: self.linear(x) + torch.arange(x.shape[1])[:, None].sin(),
         T,
         r"example_inputs of the largest size, which Dim\(max=\.\.\.\) says",
+    ),
+    "a table of the smallest size": (
+        lambda self, x: self.linear(x) + torch.arange(x.shape[1])[:, None].sin(),
+        Dim("T", min=12, max=20),
+        r"is larger with T = 13 than with T = 12: quantize with example_inputs of the largest size",
     ),
 }
 
