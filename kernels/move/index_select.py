@@ -103,7 +103,8 @@ def _onnx_gather(b: Builder, args: Mapping[str, Any]) -> str:
     dim, indices = onnx_calls.axis(b, args, len(shape)), b.array(index)
     if indices is None:
         is_int32 = b.type(index).dtype == INT32
-        return gather.along(b, x, dim, index if is_int32 else indexing.non_negative(b, index, shape[dim]))
+        found = index if is_int32 else indexing.non_negative(b, index, shape[dim])
+        return gather.along(b, x, dim, found, from_end=is_int32)
     _check_indices(b, indices, shape[dim])
     y = indexing.select(b, x, dim, indices.reshape(-1))
     trailing = [-2] * (len(shape) - dim - 1)

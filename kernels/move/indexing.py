@@ -54,7 +54,7 @@ def _read_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> st
         return found
     x, first, extents, _ = _merged_dims(b, x, [dim for dim, _ in indexed])
     if len(extents) == 1 and b.type(indexed[0][1]).dtype == INT32:  # a gather counts negative ones from the end
-        return gather.along(b, x, first, indexed[0][1])
+        return gather.along(b, x, first, indexed[0][1], from_end=True)
     indices = [non_negative(b, index, size) for (_, index), size in zip(indexed, extents, strict=True)]
     return gather.along(b, x, first, _merged(b, indices, extents))
 
@@ -85,7 +85,11 @@ def _read_along_one(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> s
     order = [axis for d in range(len(shape)) for axis in (free if d == dim else [axes.get(d)]) if axis is not None]
     extents = [1 if axes.get(d) is None else at[axes[d]] for d in range(len(shape))]  # type: ignore[index]
     extents[dim] = math.prod(at[axis] for axis in free)
-    y = b.emit("gather", (x, _viewed(b, _permuted(b, _viewed(b, index, at), order), tuple(extents))), {"dim": dim})
+    y = b.emit(
+        "gather",
+        (x, _viewed(b, _permuted(b, _viewed(b, index, at), order), tuple(extents))),
+        {"dim": dim, "from_end": True},
+    )
     dims = [d for d, _ in indexed]
     first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
     rest = [d for d in range(len(shape)) if d not in dims]
@@ -172,7 +176,7 @@ def write(b: Builder, args: Mapping[str, Any]) -> str:
 def _write_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]], values: str) -> str:
     """Writes at computed indices. Nothing is written where one of them lies outside of its dimension."""
     if len(indexed) == 1:
-        return update.write(b, x, *indexed[0], values)
+        return update.write(b, x, *indexed[0], values, from_end=True)
     merged, first, extents, order = _merged_dims(b, x, [dim for dim, _ in indexed])
     pairs = list(zip((index for _, index in indexed), extents, strict=True))
     index = _merged(b, [non_negative(b, *pair) for pair in pairs], extents)
@@ -180,8 +184,8 @@ def _write_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]], valu
         if b.array(found) is None:
             nearest = b.aten("aten.clamp.default", {"self": found, "min": -size, "max": size - 1})
             inside = b.aten("aten.eq.Tensor", {"self": nearest, "other": found})
-            none = b.constant(np.full((), math.prod(extents), np.int32), "none")
+            none = b.constant(np.full((), -1, np.int32), "none")
             index = b.aten("aten.where.self", {"condition": inside, "self": index, "other": none})
-    y = update.write(b, merged, first, index, values)
+    y = update.write(b, merged, first, index, values, from_end=False)
     y = _viewed(b, y, tuple(b.type(x).shape[dim] for dim in order))
     return _permuted(b, y, [order.index(dim) for dim in range(len(order))])

@@ -103,7 +103,7 @@ def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
         dim = args["dim"] % len(shape)
         ranks = b.emit("rank", (x,), {"dim": dim, "largest": bool(args[largest])})
         indices = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args)})
-        return [b.emit("gather", (x, indices), {"dim": dim}), indices]
+        return [b.emit("gather", (x, indices), {"dim": dim, "from_end": False}), indices]
 
     return rule
 

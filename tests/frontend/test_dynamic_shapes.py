@@ -278,6 +278,21 @@ def test_inputs_of_sizes_that_do_not_fit_are_named() -> None:
         q8.quantize(make().eval(), tuple(example), [], dynamic_shapes=dynamic, dynamic_batch=True)
 
 
+@pytest.mark.parametrize("batch", [2, 3])
+def test_sizes_at_which_two_operators_are_the_same_are_not_traced(batch: int) -> None:
+    """Of 2 or 3 tokens beside as many items, `ids % batch` and `ids % tokens` are one operator."""
+    module = Plain(
+        lambda self, ids: self.table(ids)[ids % ids.shape[0], ids % ids.shape[1]].mean(2), table=nn.Embedding(20, 16)
+    ).eval()
+    ids = torch.arange(4 * batch).reshape(batch, 4)
+    dynamic = [{1: Dim("T", max=4)}]
+    model = q8.compile(q8.quantize(module, (ids,), [(ids,)], dynamic_shapes=dynamic, progress=False))
+    for tokens in (4, 3, 2):
+        found = q8.Session(model, "reference")(ids[:, :tokens])
+        with torch.no_grad():
+            np.testing.assert_allclose(found, module(ids[:, :tokens]), atol=0.05)
+
+
 def test_sizes_are_sums_of_products() -> None:
     points = [{"a": a, "b": b} for a, b in ((3, 4), (2, 4), (3, 7), (2, 7), (5, 5))]
     size = fitted(points, [2 * p["a"] * p["b"] - p["a"] + 6 for p in points])

@@ -386,3 +386,17 @@ def test_a_timestep_of_a_diffusion_network() -> None:
     model = q8.compile(q8.quantize(module, (steps[0],), steps, progress=False))
     for step in steps:
         np.testing.assert_allclose(q8.Session(model, "reference")(step), module(step).detach(), atol=0.05)
+
+
+def test_the_place_of_a_token_is_an_integer(vulkan: Device) -> None:
+    """That of the first end of text, as CLIP finds it: no float operator compares truth values."""
+    torch.manual_seed(0)
+    module = Plain(
+        lambda self, ids: self.table(ids)[torch.arange(2), (ids == 9).int().argmax(-1)], table=nn.Embedding(10, 16)
+    ).eval()
+    ids = torch.tensor([[1, 9, 3, 9], [4, 5, 6, 9]])
+    model = q8.compile(q8.quantize(module, (ids,), [(ids,), (ids.flip(1),)], progress=False))
+    assert model.report().exact
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(ids), q8.Session(model, "reference")(ids))
+    with torch.no_grad():
+        np.testing.assert_allclose(q8.Session(model, vulkan)(ids), module(ids), atol=0.05)

@@ -84,10 +84,12 @@ class Ranges:
         return max((abs(end) for found in ranges if found and found != ROUNDED for end in found), default=0)
 
     def needs_int32(self, node: Node) -> bool:
-        """Whether a call must compute with int32: float32 would not represent its numbers exactly, or it counts or
-        computes with bits."""
+        """Whether a call must compute with int32: float32 would not represent its numbers exactly, or it counts,
+        computes with bits or gives indices, as that of the first token that is 1 in a mask."""
         reached = max(self.read(node), *map(abs, self.of(node) or (0,)))
-        return self.computes_int32(node) and (EXACT < reached < math.inf or name_of(node) in (*_BITS, *_COUNTS))
+        return self.computes_int32(node) and (
+            EXACT < reached < math.inf or name_of(node) in (*_BITS, *_COUNTS, *_INDEX_OPERATORS)
+        )
 
     def computes_int32(self, node: Node) -> bool:
         """Whether a call computes with int32 if its operands are int32."""
