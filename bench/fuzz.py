@@ -143,7 +143,7 @@ def _tokens() -> Model:
     graph.types |= {"ids": TensorType((7, 1), INT32), "seen": TensorType((7, 6)), "counted": TensorType((7, 6))}
     graph.types["rows"] = TensorType((7, 6))
     graph.nodes = [
-        Node("embedding", (table, scales, "ids"), "rows"),
+        Node("embedding", (table, scales, "ids"), "rows", {"from_end": False}),
         Node("add", ("rows", "seen"), "counted", {"alpha": 1.0}),
     ]
     graph.bounds["ids"] = (0, 10)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir import bits
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -23,8 +23,13 @@ def fuse_embedding(graph: Graph) -> None:
         constant = all(name in graph.constants for name in table.inputs) and not graph.constants[zero].any()
         rows = _stored(graph, values) if column and constant else None
         if rows is not None:
-            rewriter.replace(node, replace(node, op="embedding", inputs=(rows, scale, node.inputs[1]), attrs={}))
+            rewriter.replace(node, _embedding(node, rows, scale))
     rewriter.commit()
+
+
+def _embedding(node: Node, rows: str, scale: str) -> Node:
+    attrs = {"from_end": node.attrs["from_end"]}
+    return replace(node, op="embedding", inputs=(rows, scale, node.inputs[1]), attrs=attrs)
 
 
 def _stored(graph: Graph, values: str) -> str | None:

@@ -99,7 +99,7 @@ def _swap_unary(rewriter: Rewriter, unary: Node) -> Node | None:
     source = rewriter.producer(move.inputs[0])
     if source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
         return None
-    to = types[move.inputs[0]]
+    to = replace(types[unary.output], shape=types[move.inputs[0]].shape)
     if isinstance(kind, PRelu) and (move.op != "view" or to.shape[:2] != types[move.output].shape[:2]):
         return None
     inputs = (*move.inputs, *unary.inputs[1:])

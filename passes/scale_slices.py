@@ -1,8 +1,8 @@
-"""Stores slices of a weighted sum, each with a scale of its own, as one int8 tensor.
+"""Stores slices of a weighted sum, each with a scale of its own, as one int8 or int16 tensor.
 
 Queries, keys and values of one linear are sliced first and quantized then, each at its own scale. This pass divides
-weight and bias of each channel by the scale of its slice. The whole result is then rounded at scale 1, sliced as int8,
-and each slice is viewed at its own scale.
+weight and bias of each channel by the scale of its slice. The whole result is then rounded at scale 1 and sliced, and
+each slice is viewed at its own scale.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels.move.view import LEFT
 from q8ta_wgpu.passes.plan.regions import is_move
 from q8ta_wgpu.passes.plan.slices import CHANNELS, slices_of
@@ -28,7 +28,8 @@ class _Stored:
 
 
 def scale_slices(graph: Graph) -> None:
-    """Rewrites each weighted sum whose slices only quantizes read, to int8 of the full range and different scales."""
+    """Rewrites each weighted sum whose slices only quantizes read, to integers of the full range, of one width and
+    different scales."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         weight = rewriter.producer(node.inputs[1]) if node.op in CHANNELS else None
@@ -61,17 +62,19 @@ def _stored(rewriter: Rewriter, node: Node) -> list[_Stored]:
 
 
 def _fit(slices: list[_Stored]) -> bool:
-    """Whether slices have different quantizations, but no channel has two, and all are int8 in the full range."""
+    """Whether slices have different quantizations, but no channel has two, and all are int8, or all int16, in the
+    full range."""
     by_channels: dict[bytes, QParams] = {}
     if any(by_channels.setdefault(s.channels.tobytes(), s.q) != s.q for s in slices):
         return False
-    ranges = {(s.quantize.attrs["lo"], s.quantize.attrs["hi"], s.q.dtype) for s in slices}
-    return len({s.q for s in slices}) > 1 and ranges == {(-128, 127, INT8X4)}
+    ranges = {(s.quantize.attrs["lo"], s.quantize.attrs["hi"]) for s in slices}
+    widths = {s.q.dtype for s in slices}
+    return len({s.q for s in slices}) > 1 and len(widths) == 1 and ranges == {RANGES[dtype] for dtype in widths}
 
 
 def _store(rewriter: Rewriter, node: Node, weight: Node, slices: list[_Stored]) -> None:
-    """Scales the sum so that its result is in steps of the slices, quantizes it at scale 1, and slices the int8."""
-    graph, joint = rewriter.graph, QParams(1.0, slices[0].q.zero)
+    """Scales the sum so that its result is in steps of the slices, quantizes it at scale 1, and slices that."""
+    graph, joint = rewriter.graph, QParams(1.0, slices[0].q.zero, slices[0].q.dtype)
     values, scale, zero = weight.inputs
     factor, term = np.ones(graph.types[scale].shape), np.zeros(graph.types[scale].shape)
     for each in slices:
@@ -86,11 +89,13 @@ def _store(rewriter: Rewriter, node: Node, weight: Node, slices: list[_Stored]) 
     inputs = (node.inputs[0], scaled, graph.add_constant(f"{node.inputs[2]}.joint", bias))
     sums = rewriter.insert(node, node.op, inputs, node.attrs, real, f"{name}.sums")
     attrs = slices[0].quantize.attrs
-    stored = rewriter.insert(node, "quantize", (sums,), attrs, TensorType(real.shape, INT8X4, joint), f"{name}.joint")
+    stored = rewriter.insert(
+        node, "quantize", (sums,), attrs, TensorType(real.shape, joint.dtype, joint), f"{name}.joint"
+    )
     rewriter.replace(node, Node("dequantize", (stored,), name, {}, node.source))
     for quantize in (each.quantize for each in slices):
         shape = graph.types[quantize.output].shape
-        to = TensorType(shape, INT8X4, joint)
-        int8 = rewriter.insert(quantize, "quantize", quantize.inputs, attrs, to, f"{name}.slice")
-        view = Node("view", (int8,), quantize.output, {"shape": [LEFT] * len(shape)}, quantize.source)
+        to = TensorType(shape, joint.dtype, joint)
+        stored = rewriter.insert(quantize, "quantize", quantize.inputs, attrs, to, f"{name}.slice")
+        view = Node("view", (stored,), quantize.output, {"shape": [LEFT] * len(shape)}, quantize.source)
         rewriter.replace(quantize, view)

@@ -66,7 +66,7 @@ def _write_rows(graph: Graph, state: State) -> None:
             seen.add(reader.output)
     if seen.isdisjoint(graph.outputs) and seen.isdisjoint(node.inputs[1:]):
         dim = node.attrs["dim"]
-        attrs = {"dim": dim, "extent": graph.types[state.read].shape[dim]}
+        attrs = {**node.attrs, "extent": graph.types[state.read].shape[dim]}
         along_rows = dim == len(graph.types[state.read].shape) - 1
         made = None if along_rows else _rotary_before(graph, node.inputs[1])
         op, rows, more = (ROWS, node.inputs[1:2], {}) if made is None else (TURNED, made.inputs, made.attrs)

@@ -84,6 +84,8 @@ def float_inputs(op: Op, case: Case) -> list[Array]:
         arrays = [np.abs(a) + np.float32(0.1) for a in arrays]
     if op.name == "update":
         arrays[2] = np.rint(arrays[2] * 2)
+    if op.name == "ranked":
+        arrays = [np.rint(a * 2) for a in arrays]
     if op.name in ("asin", "acos", "atanh"):
         arrays = [np.tanh(a) for a in arrays]
     if op.name == "acosh":

@@ -185,9 +185,10 @@ def _rotary(a: Attrs, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 Function = Callable[..., Tensor]
 
 
-def _updated(x: Tensor, rows: Tensor, place: Tensor, dim: int) -> Tensor:
+def _updated(x: Tensor, rows: Tensor, place: Tensor, dim: int, from_end: bool) -> Tensor:
     """The last row that is written to a place; what lies outside is not written."""
-    last = {int(p) % x.shape[dim]: i for i, p in enumerate(place) if -x.shape[dim] <= p < x.shape[dim]}
+    least = -x.shape[dim] if from_end else 0
+    last = {int(p) % x.shape[dim]: i for i, p in enumerate(place) if least <= p < x.shape[dim]}
     index = torch.tensor(list(last), dtype=torch.int64)
     return x.index_copy(dim, index, rows.index_select(dim, torch.tensor(list(last.values()), dtype=torch.int64)))
 
@@ -303,7 +304,7 @@ TORCH: Mapping[str, Function] = {
     "expand": lambda a, x: x.expand(a["shape"]),
     "expand_batch": lambda a, x: x.expand(a["size"], *x.shape[1:]),
     "store": lambda _, x: x.clone(),
-    "update": lambda a, x, rows, place: _updated(x, rows, place, a["dim"]),
+    "update": lambda a, x, rows, place: _updated(x, rows, place, **a),
     "repeat": lambda a, x: x.repeat(a["repeats"]),
     "flip": lambda a, x: x.flip(a["dims"]),
     "pad": _pad,

@@ -155,7 +155,8 @@ def written(dtype: str, count: int = 6) -> Model:
     graph.types = {name: TensorType(shape, dtype, q) for name, shape in shapes.items()}
     graph.types["place"] = TensorType((count,))
     graph.nodes = [
-        Node("update", (x, rows, "place"), f"{x}.1", {"dim": 2}) for x, rows in (("a", "rows"), ("b", "columns"))
+        Node("update", (x, rows, "place"), f"{x}.1", {"dim": 2, "from_end": True})
+        for x, rows in (("a", "rows"), ("b", "columns"))
     ]
     for seed, name in enumerate("ab"):
         values = (data(*shapes[name], seed=seed) * 30).numpy().astype(DTYPES[dtype])
@@ -178,7 +179,7 @@ def turned(dtype: str, pairs: bool = False, width: int = 6) -> Model:
     attrs = {"pairs": pairs, "cos_multiplier": factor, "sin_multiplier": factor, "lo": low, "hi": high}
     graph.nodes = [
         Node("q8ta_rotary", ("x", "cos", "sin"), "rows", attrs),
-        Node("update", ("a", "rows", "place"), "a.1", {"dim": 2}),
+        Node("update", ("a", "rows", "place"), "a.1", {"dim": 2, "from_end": True}),
     ]
     graph.buffers["a"] = graph.add_constant("a.initial", np.zeros(shapes["a"], DTYPES[dtype]), dtype, q)
     return Model(graph, Structure({"list": [0]}))

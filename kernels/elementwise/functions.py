@@ -329,6 +329,7 @@ ROWS = (
         lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)),
         aten={"sign.default": _none},
         onnx={"Sign": _none},
+        of_integers=lambda x, _: np.sign(x),
         tolerance=0,
     ),
     *(

@@ -15,6 +15,7 @@ fn computed_int32(p: vec4<u32>) -> i32 {
   let x = x_at(p);
   switch FUNCTION {
     case ABS: { return abs(x); }
+    case SIGN: { return sign(x); }
     case CLAMP: { return clamp(x, params.a, params.b); }
     case FLOOR_DIVIDE: { return floor_quotient_int32(x, params.a); }
     case TRUNC_DIVIDE: { return x / params.a; }

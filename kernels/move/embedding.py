@@ -12,9 +12,9 @@ from q8ta_wgpu.ir import bits
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Case, Op, Operand
+from q8ta_wgpu.ir.op import Attr, Case, Op, Operand
 from q8ta_wgpu.kernels.lib import valid
-from q8ta_wgpu.kernels.move.gather import rows_at
+from q8ta_wgpu.kernels.move.gather import from_end, rows_at
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -31,7 +31,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     rows, scale, indices = arrays
     rows = bits.values(rows, call.output.shape[1]) if rows.ndim == 3 else rows
-    found = rows_at(indices[:, 0], len(rows))
+    found = rows_at(indices[:, 0], len(rows), call.attrs["from_end"])
     return rows[found].astype(np.float32) * scale[found, None]
 
 
@@ -45,7 +45,7 @@ def _source(call: Call) -> tuple[str, ...]:
 def _params(call: Call) -> Params:
     count, *groups = call.inputs[0].shape
     sizes = {"width": call.output.shape[1], "last": count - 1, "groups": groups[0], "group_bytes": groups[-1]}
-    return {name: np.uint32(size) for name, size in sizes.items()}
+    return {**{name: np.uint32(size) for name, size in sizes.items()}, "from_end": from_end(call, count)}
 
 
 OPS = (
@@ -58,6 +58,7 @@ OPS = (
         ),
         infer=_infer,
         reference=_reference,
+        schema={"from_end": Attr("bool")},
         kernels=(
             Kernel(
                 "embedding",
@@ -70,11 +71,11 @@ OPS = (
         rows=lambda call: call.inputs[0].shape[0],
         work=lambda call: call.output.numel,
         cases=(
-            Case(((7, 5), (7,), (4, 1))),
-            Case(((3, 16), (3,), (9, 1))),
-            Case(((1, 1), (1,), (1, 1))),
-            Case(((7, 3, 17), (7,), (5, 1))),
-            Case(((7, 5), (7,), (4, 1)), {}, "int16"),
+            Case(((7, 5), (7,), (4, 1)), {"from_end": True}),
+            Case(((3, 16), (3,), (9, 1)), {"from_end": False}),
+            Case(((1, 1), (1,), (1, 1)), {"from_end": False}),
+            Case(((7, 3, 17), (7,), (5, 1)), {"from_end": True}),
+            Case(((7, 5), (7,), (4, 1)), {"from_end": False}, "int16"),
         ),
     ),
 )

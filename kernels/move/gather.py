@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand
 
@@ -35,24 +35,30 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, indices = arrays
     dim = call.attrs["dim"]
-    return np.take_along_axis(x, rows_at(indices, x.shape[dim]), dim)
+    return np.take_along_axis(x, rows_at(indices, x.shape[dim], call.attrs["from_end"]), dim)
 
 
-def rows_at(indices: Array, count: int) -> Array:
+def rows_at(indices: Array, count: int, from_end: bool) -> Array:
     """Indices of rows as kernels read them, int64, from computed ones among `count` rows. Negative integers count from
-    the end. Then all are clamped to 0..count - 1, and NaN is 0."""
-    if indices.dtype.kind == "i":
+    the end if `from_end` is set. Then all are clamped to 0..count - 1, and NaN is 0."""
+    if indices.dtype.kind == "i" and from_end:
         indices = indices + np.where(indices < 0, count, 0)
     inside: Array = np.clip(np.nan_to_num(indices), 0, count - 1).astype(np.int64)
     return inside
 
 
-def along(b: Builder, x: str, dim: int, indices: str) -> str:
+def from_end(call: Call, count: int) -> np.uint32:
+    """The uniform field that is added to negative indices among `count` rows: `count`, or 0 where they do not count
+    from the end."""
+    return np.uint32(count if call.attrs["from_end"] else 0)
+
+
+def along(b: Builder, x: str, dim: int, indices: str, from_end: bool = False) -> str:
     """The rows of `x` along `dim` at computed indices of any shape. The dimensions of the indices replace `dim`."""
     shape, found = b.type(x).shape, b.type(indices).shape
     trailing = len(shape) - dim - 1
     flat = b.emit("view", (indices,), {"shape": (*[1] * dim, -1, *[1] * trailing)})
-    y = b.emit("gather", (x, flat), {"dim": dim})
+    y = b.emit("gather", (x, flat), {"dim": dim, "from_end": from_end})
     if len(found) == 1:
         return y
     return b.emit("view", (y,), {"shape": (*[0] * dim, *([-1, *found[1:]] if found else []), *[-2] * trailing)})
@@ -64,11 +70,16 @@ def elements(b: Builder, x: str, dim: int, indices: str) -> str:
     for i, (extent, count) in enumerate(zip(b.type(x).shape, b.type(indices).shape, strict=True)):
         if i != dim and count < extent:
             x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": count, "step": 1})
-    return b.emit("gather", (x, indices), {"dim": dim})
+    return b.emit("gather", (x, indices), {"dim": dim, "from_end": False})
 
 
 def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:
     return along(b, args["weight"], 0, args["indices"])
+
+
+def _params(call: Call) -> Params:
+    dim = call.attrs["dim"]
+    return {"axis": np.uint32(dim + 4 - len(call.output.shape)), "from_end": from_end(call, call.inputs[0].shape[dim])}
 
 
 OPS = (
@@ -77,23 +88,23 @@ OPS = (
         operands=(Operand("x", dtypes=NUMBERS), Operand("indices", dtypes=(INT32, FLOAT32))),
         infer=_infer,
         reference=_reference,
-        schema={"dim": Attr("int", low=0, high=3)},
+        schema={"dim": Attr("int", low=0, high=3), "from_end": Attr("bool")},
         kernels=(
             Kernel(
                 "gather",
                 lambda call: ("gather", "map", f"index_within=index_{call.inputs[1].dtype}"),
                 (FLOAT,),
                 FLOAT,
-                params=lambda call: {"axis": np.uint32(call.attrs["dim"] + 4 - len(call.output.shape))},
+                params=_params,
             ),
         ),
         aten={"aten.embedding.default": _import_embedding},
         rows=lambda call: call.inputs[0].shape[call.attrs["dim"]],
         cases=(
-            Case(((2, 3, 3, 7), (2, 3, 3, 5)), {"dim": 3}),
-            Case(((2, 5, 7), (1, 11, 1)), {"dim": 1}),
-            Case(((4, 1, 7), (1, 5, 3)), {"dim": 2}),
-            Case(((7,), (13,)), {"dim": 0}, "ties"),
+            Case(((2, 3, 3, 7), (2, 3, 3, 5)), {"dim": 3, "from_end": True}),
+            Case(((2, 5, 7), (1, 11, 1)), {"dim": 1, "from_end": False}),
+            Case(((4, 1, 7), (1, 5, 3)), {"dim": 2, "from_end": False}),
+            Case(((7,), (13,)), {"dim": 0, "from_end": True}, "ties"),
         ),
     ),
 )

@@ -6,6 +6,7 @@ An update of a state is lowered to `update_rows`, which writes only the rows, in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,11 @@ from q8ta_wgpu.ir.kernel import ANY, FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical, word_count
 from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, extent
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX
+from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX, from_end
 from q8ta_wgpu.kernels.move.view import flexible
 
-ROWS_SCHEMA = {"dim": Attr("int", low=0, high=3), "extent": extent()}
+_SCHEMA = {"dim": Attr("int", low=0, high=3), "from_end": Attr("bool")}
+ROWS_SCHEMA = {**_SCHEMA, "extent": extent()}
 _INDICES = Operand("indices", real=True)
 _THREADS = 64
 """Threads of a workgroup."""
@@ -58,14 +60,16 @@ def infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     x, rows, indices = arrays
-    return _written(x.copy(), rows, indices, call.attrs["dim"])
+    return _written(call, x.copy(), rows, indices)
 
 
-def _written(x: Array, rows: Array, indices: Array, dim: int) -> Array:
-    """Writes rows into `x` and returns it. Negative indices count from the end. Of rows with the same index the last
-    one is written. Rows whose index is no integer, or outside of the dimension, are not written."""
+def _written(call: Call, x: Array, rows: Array, indices: Array) -> Array:
+    """Writes rows into `x` and returns it. Of rows with the same index the last one is written. Rows whose index is no
+    integer, or outside of the dimension, are not written."""
+    dim = call.attrs["dim"]
+    least = -x.shape[dim] if call.attrs["from_end"] else 0
     for i, index in enumerate(indices):
-        if index == np.trunc(index) and -x.shape[dim] <= index < x.shape[dim]:
+        if index == np.trunc(index) and least <= index < x.shape[dim]:
             x.swapaxes(0, dim)[int(index)] = rows.swapaxes(0, dim)[i]
     return x
 
@@ -77,7 +81,7 @@ def _reference_rows(call: Call, arrays: Sequence[Array]) -> Array:
 def written_rows(call: Call, rows: Array, indices: Array) -> Array:
     """Rows written into zeros, in the shape of the state. It is the reference of operators that write into a state,
     whose other rows keep their values."""
-    return _written(np.zeros(call.output.shape, rows.dtype), rows, indices, call.attrs["dim"])
+    return _written(call, np.zeros(call.output.shape, rows.dtype), rows, indices)
 
 
 def _axis(call: Call) -> int:
@@ -95,8 +99,10 @@ def row_turns(call: Call) -> int:
 
 
 def index_params(call: Call) -> Params:
-    """The uniform fields of the indices, which are the last operand: their axis and number."""
-    return {"axis": np.uint32(_axis(call)), "count": np.uint32(_count(call))}
+    """The uniform fields of the indices, which are the last operand: their axis and number, and what is added to
+    negative ones."""
+    rows = call.output.shape[call.attrs["dim"]]
+    return {"axis": np.uint32(_axis(call)), "count": np.uint32(_count(call)), "from_end": from_end(call, rows)}
 
 
 def _items(call: Call) -> int:
@@ -123,23 +129,26 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
     )
 
 
-def write(b: Builder, x: str, dim: int, indices: str, rows: str) -> str:
-    """`x` with rows written at a list of computed indices of a dimension. Refuses indices of other than one
-    dimension."""
-    shape, count, old = b.type(x).shape, b.type(indices).shape, b.type(rows).shape
-    if len(count) != 1 or len(shape) > 4:
-        raise b.refuse(f"it writes at indices of shape {count} into {shape}: one list of indices is supported")
+def write(b: Builder, x: str, dim: int, indices: str, values: str, from_end: bool) -> str:
+    """`x` with values written at computed indices of a dimension. The indices may have any shape, which replaces the
+    dimension in the shape of the values. Negative ones count from the end if `from_end` is set."""
+    shape, count, old = b.type(x).shape, b.type(indices).shape, b.type(values).shape
+    if len(shape) > 4:
+        raise b.refuse(f"it writes at computed indices into {shape}: up to 4 dimensions are supported")
     dim %= len(shape)
-    wanted = (*shape[:dim], count[0], *shape[dim + 1 :])
-    if lead := (1,) * (len(shape) - len(old)):
-        rows = b.emit("view", (rows,), {"shape": flexible(old, (*lead, *old))})
+    wanted = (*shape[:dim], *count, *shape[dim + 1 :])
+    if lead := (1,) * (len(wanted) - len(old)):
+        values = b.emit("view", (values,), {"shape": flexible(old, (*lead, *old))})
     if (*lead, *old) != wanted:
-        rows = b.emit("expand", (rows,), {"shape": wanted})
-    return b.emit("update", (x, rows, indices), {"dim": dim})
+        values = b.emit("expand", (values,), {"shape": wanted})
+    if len(count) != 1:
+        indices = b.emit("view", (indices,), {"shape": (-1,)})
+        values = b.emit("view", (values,), {"shape": (*[0] * dim, math.prod(count), *[-2] * (len(shape) - dim - 1))})
+    return b.emit("update", (x, values, indices), {"dim": dim, "from_end": from_end})
 
 
 def _import_copy(b: Builder, args: Mapping[str, Any]) -> str:
-    return write(b, args["self"], args["dim"], args["index"], args["source"])
+    return write(b, args["self"], args["dim"], args["index"], args["source"], from_end=False)
 
 
 OPS = (
@@ -148,17 +157,17 @@ OPS = (
         operands=(Operand("x", dtypes=MOVED), Operand("rows", dtypes=MOVED), _INDICES),
         infer=_infer,
         reference=_reference,
-        schema={"dim": Attr("int", low=0, high=3)},
+        schema=_SCHEMA,
         kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=index_params, turns=_count),),
         aten={"aten.index_copy.default": _import_copy},
         int8=Moves(),
         rows=lambda call: call.output.shape[call.attrs["dim"]],
         work=lambda call: call.output.numel * call.inputs[-1].numel,
         cases=(
-            Case(((2, 3, 7, 5), (2, 3, 2, 5), (2,)), {"dim": 2}),
-            Case(((1, 2, 8, 11), (1, 2, 8, 3), (3,)), {"dim": 3}),
-            Case(((6, 9), (1, 9), (1,)), {"dim": 0}),
-            Case(((5,), (4,), (4,)), {"dim": 0}),
+            Case(((2, 3, 7, 5), (2, 3, 2, 5), (2,)), {"dim": 2, "from_end": True}),
+            Case(((1, 2, 8, 11), (1, 2, 8, 3), (3,)), {"dim": 3, "from_end": False}),
+            Case(((6, 9), (1, 9), (1,)), {"dim": 0, "from_end": False}),
+            Case(((5,), (4,), (4,)), {"dim": 0, "from_end": True}),
         ),
     ),
     Op(

@@ -15,18 +15,18 @@ fn indices_ascend(thread: u32) -> bool {
   return atomicLoad(&disordered) == 0u;
 }
 
-// The index at which row i is written along params.axis. It is the extent if the row is not written: because its index
-// lies outside, or because a later row overwrites it.
+// The index at which row i is written along params.axis. params.from_end, the extent or 0, is added to negative ones. The
+// index is the extent if the row is not written: because its index lies outside, or because a later row overwrites it.
 fn written_at(i: u32, ascend: bool) -> u32 {
   let extent = params.y_dims[params.axis];
   let loaded = indices_at(vec4<u32>(0u, 0u, 0u, i));
-  let index = select(loaded, loaded + f32(extent), loaded < 0.0);
+  let index = select(loaded, loaded + f32(params.from_end), loaded < 0.0);
   let found = u32(clamp(index, 0.0, f32(extent)));
   if (is_nan(loaded) || f32(found) != index) { return extent; }
   if (ascend) { return found; }
   for (var j = i + 1u; j < params.count; j += 4u) {
     let later = four_indices(j);
-    if (any((later == vec4<f32>(index)) | (later + vec4<f32>(f32(extent)) == vec4<f32>(index)))) { return extent; }
+    if (any((later == vec4<f32>(index)) | (later + vec4<f32>(f32(params.from_end)) == vec4<f32>(index)))) { return extent; }
   }
   return found;
 }

@@ -1,7 +1,7 @@
 """rank and ranked: sorting along a dimension, in two steps that any number of threads can share.
 
-rank gives the position of each element in the sorted order, float32. ranked gives the indices of the elements in this
-order, int32. topk and sort are imported as rank, ranked and gather.
+rank gives the position of each element in the sorted order. ranked gives the indices of the elements in this order.
+Both are int32. topk and sort are imported as rank, ranked and gather.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Names, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand, extent
@@ -39,7 +39,7 @@ def check_dim(shape: Shape, dim: int) -> None:
 
 def _infer_rank(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     check_dim(types[0].shape, attrs["dim"])
-    return types[0].shape, FLOAT32
+    return types[0].shape, INT32
 
 
 def _infer_ranked(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -59,15 +59,13 @@ def _order(x: Array, dim: int, largest: bool) -> Array:
 
 def _reference_rank(call: Call, arrays: Sequence[Array]) -> Array:
     order = _order(arrays[0], call.attrs["dim"], call.attrs["largest"])
-    return np.argsort(order, call.attrs["dim"]).astype(np.float32)
+    return np.argsort(order, call.attrs["dim"]).astype(np.int32)
 
 
 def _reference_ranked(call: Call, arrays: Sequence[Array]) -> Array:
     dim = call.attrs["dim"]
     ranks, count = np.moveaxis(arrays[0], dim, -1), call.output.shape[dim]
-    with np.errstate(invalid="ignore"):
-        valid = (ranks >= 0) & (ranks < count) & (ranks == np.floor(ranks))
-    slots = np.where(valid, ranks, count).astype(np.int64)
+    slots = np.where((ranks >= 0) & (ranks < count), ranks, count).astype(np.int64)
     found = np.zeros((*ranks.shape[:-1], count + 1), np.int32)
     for index in range(ranks.shape[-1]):
         np.put_along_axis(found, slots[..., index : index + 1], index, -1)
@@ -103,7 +101,7 @@ def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
         dim = args["dim"] % len(shape)
         ranks = b.emit("rank", (x,), {"dim": dim, "largest": bool(args[largest])})
         indices = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args)})
-        return [b.emit("gather", (x, indices), {"dim": dim}), indices]
+        return [b.emit("gather", (x, indices), {"dim": dim, "from_end": False}), indices]
 
     return rule
 
@@ -154,7 +152,7 @@ OPS = (
     ),
     Op(
         name="ranked",
-        operands=(Operand("rank"),),
+        operands=(Operand("rank", dtypes=(INT32,)),),
         infer=_infer_ranked,
         reference=_reference_ranked,
         schema={"dim": Attr("int", low=0, high=63), "count": extent(0)},

@@ -19,4 +19,4 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   return count;
 }
 
-fn finish(p: vec4<u32>, count: Partial) -> f32 { return f32(count); }
+fn finish(p: vec4<u32>, count: Partial) -> i32 { return i32(count); }

@@ -7,7 +7,7 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   var found = 0u;
   for (var i = first.w; i < params.rank_dims[params.axis]; i += STEPS.w) {
     at[params.axis] = i;
-    if (rank_at(at) == f32(p[params.axis])) { found = i; }
+    if (rank_at(at) == i32(p[params.axis])) { found = i; }
   }
   return found;
 }

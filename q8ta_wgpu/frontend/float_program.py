@@ -18,7 +18,7 @@ from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.folding import fold, fold_batches
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
-from q8ta_wgpu.frontend.export.refusals import check_floats, check_random, untraceable
+from q8ta_wgpu.frontend.export.refusals import check_changes, check_floats, check_random, untraceable
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.simplify import simplify
 from q8ta_wgpu.frontend.export.states import States, unchanged
@@ -89,13 +89,7 @@ class Traceable:
                     program = decomposed(program)
         except Exception as error:
             raise untraceable(error) from error
-        signature = program.graph_signature
-        for what, mutated in (("buffers", signature.buffers_to_mutate), ("inputs", signature.user_inputs_to_mutate)):
-            if mutated:
-                raise UnsupportedError(
-                    f"the module changes its {what} {', '.join(mutated.values())}: compute new tensors instead (no "
-                    "inplace=True on an input)"
-                )
+        check_changes(program.graph_signature)
         if whole:
             check_random(program.graph)
             if not self.any_batch:  # with a dynamic batch, more is folded first

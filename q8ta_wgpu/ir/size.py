@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,15 +152,18 @@ def at_point(value: Any, point: Point) -> Any:
     return value.at(point) if isinstance(value, Size) else value
 
 
-def traced_points(here: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> list[Point]:
+def traced_points(
+    here: Mapping[str, int], ranges: Mapping[str, tuple[int, int]], beside: Container[int] = ()
+) -> list[Point]:
     """At which sizes a program is read: those given, another size of each symbol in all combinations, and where these
-    are checked. Programs leave out operators at size 1."""
+    are checked. Programs leave out operators at size 1, and may merge operators where two sizes are equal: sizes of
+    `beside` are taken only where a range has no others."""
 
     def other(symbol: str, share: float) -> int:
         low, high = ranges[symbol]
         size = here[symbol]
-        found = max(low, 2, int(size * share))
-        return found if found != size else min(high, size + 1)
+        found = range(max(low, 2), size) or range(size + 1, min(high, size + 8) + 1) or [size]
+        return min(found, key=lambda n: (n in beside, abs(n - int(size * share))))
 
     second = {symbol: other(symbol, 0.7) for symbol in here}
     every = itertools.product(*((here[s], second[s]) for s in here))

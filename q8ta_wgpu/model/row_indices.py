@@ -54,6 +54,7 @@ class RowIndices:
     Attributes:
         sources: the names of inputs and states that they follow from, with the number of elements of each.
         rows: all indices, a list.
+        least: for each index, the lowest allowed one: 0, or minus the number of rows where it may count from the end.
         counts: for each index, how many rows there are.
         tables: for each index, the number in `described` of what has these rows.
         described: of tables and caches, what they are in messages.
@@ -63,6 +64,7 @@ class RowIndices:
 
     sources: Mapping[str, int] = field(default_factory=dict)
     rows: Sums = field(default_factory=lambda: Sums(_no_numbers(), _no_numbers()))
+    least: Array = field(default_factory=_no_numbers)
     counts: Array = field(default_factory=_no_numbers)
     tables: Array = field(default_factory=_no_numbers)
     described: Sequence[str] = ()
@@ -82,17 +84,21 @@ class RowIndices:
         kept = _followed(list(sources), owners, written, graph.arguments)
         bounds = np.array([graph.bounds.get(n, _ANY) if n in graph.arguments else _ANY for n in sources])[owners]
         known = np.array([name in graph.arguments or name in kept for name in sources])[owners]
-        rows, described = [], dict[str, int]()  # rows: element, term, how many rows there are, and of which table
+        rows, described = (
+            [],
+            dict[str, int](),
+        )  # rows: element, term, the lowest allowed, how many there are, which table
         for node in graph.nodes:
             if (count := OPS[node.op].rows) is None or (indices := forms.get(node.inputs[-1])) is None:
                 continue
             element, term = indices.element.ravel(), indices.term.ravel()
             extent = count(graph.call(node))
+            least = -extent if node.attrs["from_end"] else 0
             low, high = bounds[element].T + term
-            met = (element >= 0) & known[element] & ~((low >= -extent) & (high < extent))
+            met = (element >= 0) & known[element] & ~((low >= least) & (high < extent))
             if met.any():
                 number = described.setdefault(_table(graph, node), len(described))
-                rows.append(np.stack(np.broadcast_arrays(element[met], term[met], extent, number), 1))
+                rows.append(np.stack(np.broadcast_arrays(element[met], term[met], least, extent, number), 1))
         return _of_used(sources, owners, np.concatenate(rows), list(described), kept, names) if rows else RowIndices()
 
     def check(self, values: Mapping[str, Array]) -> None:
@@ -101,7 +107,7 @@ class RowIndices:
             return
         known = self._joined(values)
         indices = self.rows.of(known)
-        beyond = (indices >= self.counts) | (indices < -self.counts)
+        beyond = (indices >= self.counts) | (indices < self.least)
         if beyond.any():
             raise self._refusal(int(np.argmax(beyond)), known)
 
@@ -121,7 +127,7 @@ class RowIndices:
         way = (
             f"session.reset() lets the network begin anew, session.state[{what!r}] = ... sets this state"
             if what
-            else "give row indices below that number"
+            else f"give row indices from {self.least[number]} to {count - 1}"
         )
         index, table = held + int(self.rows.term[number]), self.described[int(self.tables[number])]
         return InputError(f"{said} is {held}, and the call takes row {index} of {table}, which has {count} rows: {way}")
@@ -206,8 +212,8 @@ def _of_used(
 ) -> RowIndices:
     """The indices, each once, with the sources alone that they follow from."""
     order = list(sources)
-    _, first = np.unique(rows[:, :3], axis=0, return_index=True)
-    element, term, counts, tables = rows[np.sort(first)].T
+    _, first = np.unique(rows[:, :4], axis=0, return_index=True)
+    element, term, least, counts, tables = rows[np.sort(first)].T
 
     def read(sums: Sums) -> set[str]:
         return {order[owner] for owner in np.unique(owners[sums.element[sums.element >= 0]])}
@@ -224,6 +230,7 @@ def _of_used(
     return RowIndices(
         {name: size for name, size in sources.items() if name in used},
         renumbered(Sums(element, term)),
+        least,
         counts,
         tables,
         described,

@@ -205,6 +205,7 @@ def _row_indices(graph: Graph) -> dict[str, Any]:
     found = {
         "sources": sources,
         "rows": plain(indices.rows),
+        "least": indices.least.tolist(),
         "counts": indices.counts.tolist(),
         "tables": indices.tables.tolist(),
         "described": indices.described,

@@ -83,6 +83,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.index_add(1, ROWS, x[:, 2:4], alpha=2),
         x.index_add(-1, x[0, 0, :, 0].argsort(), x[..., 2:]),
         x.scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2)),
+        torch.zeros_like(x, dtype=torch.int64).scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2).argsort(2) + 7),
+        torch.arange(7).index_add(0, x[0, 0].argsort(0)[:, 0], x[0, 0].argsort(0)[:, 1]),
     ),
     "volumes": lambda x: (
         F.adaptive_avg_pool3d(x, (2, 3, 4)),

@@ -114,6 +114,14 @@ ROWS: dict[str, tuple[Callable[[], nn.Module], Sequence[Tensor], Any, Sequence[S
         [{1: T}],
         [((1, 7, 32),), ((1, 13, 32),)],
     ),
+    "a token of each item, as CLIP's text": (
+        lambda: Plain(
+            lambda self, x, m: self.linear(x)[torch.arange(x.shape[0]), m.long().argmax(1)], linear=nn.Linear(32, 8)
+        ),
+        (data(4, 12, 32), data(4, 12) < -0.5),
+        [{0: Dim("B", min=1, max=4), 1: T}] * 2,
+        [((1, 7, 32), (1, 7)), ((3, 20, 32), (3, 20))],
+    ),
     "equal sizes, found": (
         lambda: Plain(lambda self, x, y: self.linear(x)[:, -1:] + y, linear=nn.Linear(8, 8)),
         (data(1, 10, 8), data(1, 10, 8)),
@@ -196,6 +204,11 @@ REFUSED = {
         T,
         r"example_inputs of the largest size, which Dim\(max=\.\.\.\) says",
     ),
+    "a table of the smallest size": (
+        lambda self, x: self.linear(x) + torch.arange(x.shape[1])[:, None].sin(),
+        Dim("T", min=12, max=20),
+        r"is larger with T = 13 than with T = 12: quantize with example_inputs of the largest size",
+    ),
 }
 
 
@@ -263,6 +276,21 @@ def test_inputs_of_sizes_that_do_not_fit_are_named() -> None:
                 session(np.zeros(x, np.float32), np.zeros(mask, bool))
     with pytest.raises(q8.InputError, match="dynamic_shapes is not for dynamic_batch"):
         q8.quantize(make().eval(), tuple(example), [], dynamic_shapes=dynamic, dynamic_batch=True)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_sizes_at_which_two_operators_are_the_same_are_not_traced(batch: int) -> None:
+    """Of 2 or 3 tokens beside as many items, `ids % batch` and `ids % tokens` are one operator."""
+    module = Plain(
+        lambda self, ids: self.table(ids)[ids % ids.shape[0], ids % ids.shape[1]].mean(2), table=nn.Embedding(20, 16)
+    ).eval()
+    ids = torch.arange(4 * batch).reshape(batch, 4)
+    dynamic = [{1: Dim("T", max=4)}]
+    model = q8.compile(q8.quantize(module, (ids,), [(ids,)], dynamic_shapes=dynamic, progress=False))
+    for tokens in (4, 3, 2):
+        found = q8.Session(model, "reference")(ids[:, :tokens])
+        with torch.no_grad():
+            np.testing.assert_allclose(found, module(ids[:, :tokens]), atol=0.05)
 
 
 def test_sizes_are_sums_of_products() -> None:

@@ -386,3 +386,42 @@ def test_a_timestep_of_a_diffusion_network() -> None:
     model = q8.compile(q8.quantize(module, (steps[0],), steps, progress=False))
     for step in steps:
         np.testing.assert_allclose(q8.Session(model, "reference")(step), module(step).detach(), atol=0.05)
+
+
+def test_the_place_of_a_token_is_an_integer(vulkan: Device) -> None:
+    """That of the first end of text, as CLIP finds it, and of the last other token, as classifiers do: no float
+    operator computes with truth values."""
+    torch.manual_seed(0)
+    module = Plain(
+        lambda self, ids: (
+            self.table(ids)[torch.arange(2), (ids == 9).int().argmax(-1)],
+            self.table(ids)[torch.arange(2), (torch.arange(4) * (ids != 9).int()).argmax(-1)],
+        ),
+        table=nn.Embedding(10, 16),
+    ).eval()
+    ids = torch.tensor([[1, 9, 3, 9], [4, 5, 6, 9]])
+    model = q8.compile(q8.quantize(module, (ids,), [(ids,), (ids.flip(1),)], progress=False))
+    assert model.report().exact
+    found = q8.Session(model, vulkan)(ids)
+    with torch.no_grad():
+        for ours, exact, wanted in zip(found, q8.Session(model, "reference")(ids), module(ids), strict=True):
+            np.testing.assert_array_equal(ours, exact)
+            np.testing.assert_allclose(ours, wanted, atol=0.05)
+
+
+def test_order_and_signs_of_integers_are_integers(vulkan: Device) -> None:
+    """They are the same on every device, and exact where float32 is not."""
+    x = torch.tensor([[2**30 + 1, 2**30, -3, 0], [0, -(2**31) + 1, 5, 2**24 + 1]])
+    model = imported(lambda i: (i.sort(1), i.topk(2), i.argsort(1).argsort(1), i.sign() + i.sign()), x)
+    assert model.report().exact and not model.report().float32
+    expected = flat((x.sort(1), x.topk(2), x.argsort(1).argsort(1), 2 * x.sign()))
+    for found, wanted in zip(flat(q8.Session(model, vulkan)(x)), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_comparison_of_integers_that_were_moved_is_no_integer() -> None:
+    """It comes before the moves, where its result has the dtype of a comparison."""
+    x = torch.arange(7)
+    module = Plain(lambda self, i: i[None].clamp(-2, 2).cumprod(1)[:, -1] > 1).eval()
+    program = q8.quantize(module, (x,), [(x,)], progress=False)
+    np.testing.assert_array_equal(q8.Session(q8.compile(program), "reference")(x), module(x))

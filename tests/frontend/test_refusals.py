@@ -202,6 +202,11 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         "changes its inputs",
         {"module": around_conv(lambda s, x: (x[:, 0].zero_(), s.conv(x))[1])},
     ),
+    "a parameter": (
+        UnsupportedError,
+        r"changes its parameters conv.weight: if it does that in its first call only, call it once before",
+        {"module": around_conv(lambda s, x: (s.conv.weight.data.mul_(0.5), s.conv(x))[1])},
+    ),
     "random": (
         UnsupportedError,
         r"randn_like.default at .* draws random numbers.*make them an input",

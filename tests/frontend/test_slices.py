@@ -14,6 +14,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower
@@ -99,6 +100,16 @@ def test_queries_keys_and_values() -> None:
     model = made(Plain(lambda s, x: uneven(s.qkv(x)), qkv=joint(48)), 2, 7, 16)
     assert [node.op for node in model.graph.nodes].count("q8ta_linear") == 1
     assert "q8ta_table" not in {node.op for node in model.graph.nodes}
+    q, k, v = scales(model)
+    assert k < 0.3 * q < 0.03 * v
+
+
+def test_queries_keys_and_values_in_16_bits() -> None:
+    torch.manual_seed(0)
+    module = Plain(lambda s, x: stacked(s.qkv(x)), qkv=joint(48))
+    model = made(module, 2, 7, 16, quantizer=Quantizer(precision="int16"))
+    (linear,) = (node for node in model.graph.nodes if node.op.endswith("_linear"))
+    assert model.graph.types[linear.output].dtype == INT16X4
     q, k, v = scales(model)
     assert k < 0.3 * q < 0.03 * v
 

@@ -167,7 +167,7 @@ def test_layers_of_as_many_steps_as_a_thread_may_take(name: str, int8: bool, vul
 @pytest.mark.parametrize("count", [LOOP_TURNS, LOOP_TURNS + 1])
 def test_rows_written_at_as_many_places_as_a_thread_may_take(count: int) -> None:
     """One more is refused."""
-    graph, _ = op_graphs.float_graph(OPS["update"], Case(((2, 3), (count, 3), (count,)), {"dim": 0}))
+    graph, _ = op_graphs.float_graph(OPS["update"], Case(((2, 3), (count, 3), (count,)), {"dim": 0, "from_end": False}))
     if count == LOOP_TURNS:
         assert sync_layouts(graph, BASELINE).steps
         return

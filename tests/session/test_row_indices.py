@@ -19,7 +19,9 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import data
+from tests.harness import flat
+from tests.importing import imported
+from tests.quantizing import Plain, data
 from tests.states import same, saved
 
 ROWS = 7
@@ -181,6 +183,46 @@ def test_a_part_of_an_input_is_checked_as_all_of_it_is(where: str) -> None:
     session(np.array([[0, 1, 2, 6, 99999, 5]]))
     with pytest.raises(InputError, match=r"element 2 of input 'ids' is 7, and the call takes row 7 of .*7 rows"):
         session(np.array([[0, 1, 7, 6, 5, 4]]))
+
+
+@pytest.mark.parametrize("where", ["vulkan", "reference"])
+def test_rows_before_the_first_one_are_refused_where_torch_raises(where: str) -> None:
+    """Of an embedding and what is written by index_copy; in x[places] they count from the end."""
+    torch.manual_seed(0)
+    module = Plain(
+        lambda self, ids, x: (self.table(ids - 3), x.index_copy(0, ids - 3, x[:2]), self.layer(x)[ids - 7]),
+        table=nn.Embedding(ROWS, 6),
+        layer=nn.Linear(6, 6),
+    )
+    ids, x = torch.tensor([3, 5]), data(ROWS, 6)
+    session = Session(q8.compile(q8.quantize(module.eval(), (ids, x), [(ids, x)], progress=False)), where)
+    session(np.array([9, 3]), x)
+    for wrong in (2, 10):
+        with pytest.raises(
+            InputError,
+            match=rf"element 1 of input 'inputs_0' is {wrong}, and the call takes row {wrong - 3} of .*7 rows",
+        ):
+            session(np.array([3, wrong]), x)
+
+
+def test_computed_rows_before_the_first_one_take_the_nearest_and_write_none(device: Device) -> None:
+    """Torch raises an error. What the network computes is not checked."""
+    x, table = data(ROWS, 6), data(ROWS, 6, seed=1)
+    model = imported(
+        lambda ids: (
+            nn.functional.embedding(ids // 1 - 3, table),
+            x.index_copy(0, ids // 1 - 3, table[:2]),
+            table.gather(0, (ids // 1 - 3)[:, None]),
+            x.index_select(1, ids // 1 - 3),
+            x[ids // 1 - 3],
+        ),
+        torch.tensor([3, 5]),
+    )
+    found = flat(Session(model, device)(np.array([1, 4])))
+    nearest = table.numpy()[[0, 1]]
+    written = x.numpy().copy()
+    written[1] = table.numpy()[1]
+    same(found, [nearest, written, nearest[:, :1], x.numpy()[:, [0, 1]], x.numpy()[[-2, 1]]])
 
 
 def test_a_recorded_run_counts_whenever_it_is_submitted(vulkan: Device) -> None:

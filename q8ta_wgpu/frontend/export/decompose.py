@@ -160,16 +160,19 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
 
 
 def _added(index: Tensor, src: Tensor, size: int) -> Any:
-    """Sums elements along the last dimension of `src` whose indices are equal, by a product with a matrix of ones and
-    zeros."""
+    """Sums elements along the last dimension of `src` whose indices are equal. Floats are multiplied by a matrix of
+    ones and zeros."""
     if index.numel() * size > MOST_COMPARED:
         return NotImplemented
-    here = (index.unsqueeze(-1) == torch.arange(size)).to(src.dtype)
+    same = index.unsqueeze(-1) == torch.arange(size)
+    if not src.is_floating_point():
+        return torch.where(same, src.unsqueeze(-1), 0).sum(-2)
+    here = same.to(src.dtype)
     return src @ here if index.dim() == 1 else (src.unsqueeze(-2) @ here).squeeze(-2)
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
-    sums = _added(index.reshape(-1), source.movedim(dim, -1), x.shape[dim]) if x.is_floating_point() else NotImplemented
+    sums = _added(index.reshape(-1), source.movedim(dim, -1), x.shape[dim])
     return sums if sums is NotImplemented else torch.add(x, sums.movedim(-1, dim), alpha=alpha)
 
 
@@ -185,7 +188,7 @@ def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False
 
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     beside = [d for d in range(x.dim()) if d != dim % x.dim()]
-    if not x.is_floating_point() or any(index.shape[d] != x.shape[d] for d in beside):
+    if any(index.shape[d] != x.shape[d] for d in beside):
         return NotImplemented
     src = src[tuple(slice(n) for n in index.shape)]
     sums = _added(index.movedim(dim, -1), src.movedim(dim, -1), x.shape[dim])

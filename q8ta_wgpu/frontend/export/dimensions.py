@@ -117,7 +117,8 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
         raise InputError("dynamic_shapes names no dimension of any size: leave it out, or name one by torch.export.Dim")
     if len(ranges) > MOST:
         raise InputError(f"dynamic_shapes may have {MOST} different sizes, found {len(ranges)}: {', '.join(ranges)}")
-    return Dimensions(tuple(sizes), ranges, tuple(traced_points(here, ranges)))
+    beside = {n for x in (*example, *module.parameters(), *module.buffers()) for n in x.shape}
+    return Dimensions(tuple(sizes), ranges, tuple(traced_points(here, ranges, beside)))
 
 
 def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[Any]:

@@ -88,7 +88,10 @@ def _annotate_constant(
     sizes = [fitted(found.points, extents) for extents in zip(*(x.shape for x in tensors), strict=True)]
     for x, point in zip(tensors, found.points, strict=True):
         if None in sizes or x.dtype != first.dtype or not x.equal(leading_slice(first, x.shape)):
-            raise _refused(row[0], f"a table made for it holds other numbers with {_said(point)}")
+            why = f"a table made for it holds other numbers with {_said(point)}"
+            if None not in sizes and x.numel() > first.numel() and first.equal(leading_slice(x, first.shape)):
+                why = f"a table made for it is larger with {_said(point)} than with {_said(here)}: {_LARGEST}"
+            raise _refused(row[0], why)
     note(row[0], SIZES, {"shape": [size.plain if isinstance(size, Size) else [[size]] for size in sizes]})
     cut = [size for dim, size in enumerate(sizes) if isinstance(size, Size) and not is_alike(first, dim)]
     for symbol in {s for size in cut for symbols in size.terms for s in symbols}:
@@ -97,7 +100,7 @@ def _annotate_constant(
             raise _refused(
                 row[0],
                 f"a table made for it has {tuple(first.shape)} elements with {_said(here)}, and {symbol} goes up to "
-                f"{high}: quantize with example_inputs of the largest size, which Dim(max=...) says",
+                f"{high}: {_LARGEST}",
             )
         ranges[symbol] = (low, here[symbol])
 
@@ -173,6 +176,8 @@ def _is_near(wanted: Any, found: Any) -> bool:
 def _said(point: Point) -> str:
     return ", ".join(f"{symbol} = {value}" for symbol, value in point.items())
 
+
+_LARGEST = "quantize with example_inputs of the largest size, which Dim(max=...) says"
 
 _STEPS = ', or name sizes that divide without a rest, as 4 * Dim("h")'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 import torch
+from torch.export import ExportGraphSignature
 from torch.fx import Graph, GraphModule
 
 from q8ta_wgpu.errors import UnsupportedError, one_line
@@ -19,6 +20,21 @@ def check_floats(graph: GraphModule) -> None:
                 f"{node.target} at {source_of(node) or node.name} computes in {dtype}: int8 is made from float32, so "
                 "make its other operand float32 (.float())"
             )
+
+
+def check_changes(signature: ExportGraphSignature) -> None:
+    """Raises UnsupportedError for a program that changes other things than states."""
+    way = "compute new tensors instead (no inplace=True on an input)"
+    once = "if it does that in its first call only, call it once before; else make buffers of them (register_buffer)"
+    for what, changed, remedy in (
+        ("buffers", signature.buffers_to_mutate, way),
+        ("inputs", signature.user_inputs_to_mutate, way),
+        ("parameters", signature.parameters_to_mutate, once),
+    ):
+        if changed:
+            names = list(changed.values())
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise UnsupportedError(f"the module changes its {what} {', '.join(names[:3])}{more}: {remedy}")
 
 
 def check_random(graph: Graph) -> None:

@@ -84,10 +84,10 @@ class Ranges:
         return max((abs(end) for found in ranges if found and found != ROUNDED for end in found), default=0)
 
     def needs_int32(self, node: Node) -> bool:
-        """Whether a call must compute with int32: float32 would not represent its numbers exactly, or it counts or
-        computes with bits."""
+        """Whether a call must compute with int32: float32 would not represent its numbers exactly, or it adds,
+        multiplies, computes with bits or gives indices, as that of the last token that is 1 in a mask."""
         reached = max(self.read(node), *map(abs, self.of(node) or (0,)))
-        return self.computes_int32(node) and (EXACT < reached < math.inf or name_of(node) in (*_BITS, *_COUNTS))
+        return self.computes_int32(node) and (EXACT < reached < math.inf or name_of(node) in _WHOLE)
 
     def computes_int32(self, node: Node) -> bool:
         """Whether a call computes with int32 if its operands are int32."""
@@ -128,6 +128,8 @@ class Ranges:
 
     def _of_call(self, node: Node) -> Range:
         arguments, name = named_arguments(node), name_of(node)
+        if name in _FINITE:
+            return _FINITE[name]
         if name in _INDEX_OPERATORS or (name in ("max", "min") and "dim" in arguments):
             shape, dim = (
                 arguments["self"].meta["val"].shape,
@@ -267,8 +269,6 @@ _BOUNDED = ("clamp", "to", "_to_copy")
 _OPERANDS = ("self", "other", "value", "tensors")
 """Arguments that are operands of integer operators."""
 
-_COUNTS = ("sum", "cumsum")
-
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _INDEX_OPERATORS = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
@@ -315,10 +315,13 @@ _LINEAR: Mapping[str, Callable[[float, float, float], float]] = {
 
 _FINITE: Mapping[str, tuple[int, int]] = {
     **{"log": (-104, 89), "log2": (-150, 128), "log10": (-46, 39)},
-    **dict.fromkeys(("sin", "cos", "tanh", "erf"), (-1, 1)),
+    **dict.fromkeys(("sin", "cos", "tanh", "erf", "sign"), (-1, 1)),
     "sigmoid": (0, 1),
 }
 """The ranges of the finite results of functions of any float32 number."""
+
+_WHOLE = ("sum", "cumsum", *_BITS, *_LINEAR, *_INDEX_OPERATORS)
+"""Operators that compute with integers as int32, also with those that were bools."""
 
 _REAL = (*_FINITE, "add", "sub", "rsub", "mul", "neg", "div", "floor", "ceil", "round", "trunc")
 """Operators of floats whose results have a range if their operands do."""

@@ -11,12 +11,12 @@ function sourced({ sources }, given, held) {
 
 /** Throws where a run would take a row that a table or cache has not. */
 export function refuseBeyond(indices, given, held) {
-  const known = sourced(indices, given, held), { sources, rows, counts, tables, described } = indices;
-  const found = summed(rows, known), number = found.findIndex((row, i) => row >= counts[i] || row < -counts[i]);
+  const known = sourced(indices, given, held), { sources, rows, least, counts, tables, described } = indices;
+  const found = summed(rows, known), number = found.findIndex((row, i) => row >= counts[i] || row < least[i]);
   if (number < 0) return;
   let element = rows.element[number];
   const { name, state } = sources.find(({ size }) => (element -= size) < 0);
-  const way = state ? "net.reset() lets the network begin anew" : "give row indices below that number";
+  const way = state ? "net.reset() lets the network begin anew" : `give row indices from ${least[number]} to ${counts[number] - 1}`;
   const said = `${state ? "state" : "input"} ${name} holds ${known[rows.element[number]]}`;
   const taken = `the run takes row ${found[number]} of ${described[tables[number]]}`;
   throw new Q8taError("input", `${said}, and ${taken}, which has ${counts[number]} rows: ${way}`);

@@ -1,0 +1,191 @@
+"""Indexing with one index or several, constant or computed, by numpy's rules: x[i, :, j], and x[i, :, j] = values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import INT32, Array
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import Builder
+from q8ta_wgpu.kernels.move import gather, update
+from q8ta_wgpu.kernels.move.view import flexible
+
+
+def constant(b: Builder, value: Any) -> Array:
+    """The array of a constant index. Refuses computed ones."""
+    array = b.array(value)
+    if array is None:
+        raise b.refuse("its index is computed from the input: only constant ones are supported here")
+    return array
+
+
+def select(b: Builder, x: str, dim: int, indices: Array) -> str:
+    """The elements of `x` at constant indices of a dimension. Negative indices count from its end."""
+    count = b.type(x).shape[dim]
+    index = b.constant(np.where(indices < 0, indices + count, indices).astype(np.int32), "index")
+    return b.emit("index_select", (x, index), {"dim": dim, "extent": count})
+
+
+def read(b: Builder, args: Mapping[str, Any]) -> str:
+    """aten.index: the indexed dimensions are replaced by those of the indices, which come first if the indexed
+    dimensions are not adjacent."""
+    x, indices = args["self"], args["indices"]
+    indexed = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if any(b.array(index) is None for _, index in indexed):
+        return _read_computed(b, x, indexed)
+    arrays = np.broadcast_arrays(*(constant(b, index) for _, index in indexed))
+    x, first, extents, _ = _merged_dims(b, x, [dim for dim, _ in indexed])
+    trailing = len(b.type(x).shape) - first - 1
+    positive = [np.where(i < 0, i + extent, i) for i, extent in zip(arrays, extents, strict=True)]
+    y = select(b, x, first, np.ravel_multi_index(positive, extents).reshape(-1))
+    if arrays[0].ndim == 1:
+        return y
+    # In the shape of a view, 0 keeps the dimension of the same index, -2 that at the same distance from the end.
+    return b.emit("view", (y,), {"shape": (*[0] * first, *arrays[0].shape, *[-2] * trailing)})
+
+
+def _read_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str:
+    """Reads at computed indices. `indexed` has pairs (dimension, index)."""
+    if (found := _read_along_one(b, x, indexed)) is not None:
+        return found
+    x, first, extents, _ = _merged_dims(b, x, [dim for dim, _ in indexed])
+    if len(extents) == 1 and b.type(indexed[0][1]).dtype == INT32:  # a gather counts negative ones from the end
+        return gather.along(b, x, first, indexed[0][1], from_end=True)
+    indices = [non_negative(b, index, size) for (_, index), size in zip(indexed, extents, strict=True)]
+    return gather.along(b, x, first, _merged(b, indices, extents))
+
+
+def _read_along_one(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str | None:
+    """Reads at one computed index beside others that say the place in their dimension itself, as in
+    x[arange(n), places], by a gather along one dimension. None where the indices are others, or the axes of the
+    computed one do not follow each other.
+
+    It needs no indices of merged dimensions, whose constants would hold the sizes of dimensions.
+    """
+    shape = b.type(x).shape
+    computed = [(dim, index) for dim, index in indexed if b.array(index) is None]
+    if len(indexed) < 2 or len(computed) > 1 or len(shape) > 4:
+        return None
+    ((dim, index),) = computed
+    arrays = {d: constant(b, i) for d, i in indexed if d != dim}
+    whole = np.broadcast_shapes(b.type(index).shape, *(array.shape for array in arrays.values()))
+    axes = {d: _axis_of_places(array, shape[d], len(whole)) for d, array in arrays.items()}
+    named = [axis for axis in axes.values() if axis is not None]
+    free = [axis for axis in range(len(whole)) if axis not in named]
+    if -1 in named or len(set(named)) < len(named) or free != list(range(free[0], free[0] + len(free)) if free else []):
+        return None
+    at = (1,) * (len(whole) - len(b.type(index).shape)) + b.type(index).shape
+    if any(at[axis] != whole[axis] for axis in free):
+        return None
+    axes[dim] = free[0] if free else None
+    order = [axis for d in range(len(shape)) for axis in (free if d == dim else [axes.get(d)]) if axis is not None]
+    extents = [1 if axes.get(d) is None else at[axes[d]] for d in range(len(shape))]  # type: ignore[index]
+    extents[dim] = math.prod(at[axis] for axis in free)
+    y = b.emit(
+        "gather",
+        (x, _viewed(b, _permuted(b, _viewed(b, index, at), order), tuple(extents))),
+        {"dim": dim, "from_end": True},
+    )
+    dims = [d for d, _ in indexed]
+    first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    rest = [d for d in range(len(shape)) if d not in dims]
+    inner = sorted(dims, key=lambda d: len(whole) if axes[d] is None else axes[d])  # type: ignore[arg-type,return-value]
+    y = _permuted(b, y, [*rest[:first], *inner, *rest[first:]])
+    return _viewed(b, y, (*(shape[d] for d in rest[:first]), *whole, *(shape[d] for d in rest[first:])))
+
+
+def _axis_of_places(array: Array, size: int, rank: int) -> int | None:
+    """The axis, of `rank` axes, along which the indices of a dimension are 0, 1, 2 and so on up to its size. None for
+    a dimension of one element, -1 for other indices."""
+    if size == 1:
+        return None if np.isin(array, (0, -1)).all() else -1
+    long = [axis for axis, extent in enumerate(array.shape) if extent > 1]
+    return long[0] - array.ndim + rank if len(long) == 1 and np.array_equal(array.ravel(), np.arange(size)) else -1
+
+
+def _viewed(b: Builder, x: str, shape: Shape) -> str:
+    old = b.type(x).shape
+    return x if old == tuple(shape) else b.emit("view", (x,), {"shape": flexible(old, tuple(shape))})
+
+
+def _permuted(b: Builder, x: str, dims: Sequence[int]) -> str:
+    return x if list(dims) == sorted(dims) else b.emit("permute", (x,), {"dims": tuple(dims)})
+
+
+def _merged_dims(b: Builder, x: str, dims: Sequence[int]) -> tuple[str, int, list[int], list[int]]:
+    """`x` with some of its dimensions merged into one, which comes first if they are not adjacent. Returns it, the
+    number of that dimension, the extents that were merged, and the order of all dimensions before."""
+    shape, first, count = b.type(x).shape, dims[0], len(dims)
+    order = list(range(len(shape)))
+    if list(dims) != order[first : first + count]:
+        order, first = [*dims, *(d for d in order if d not in dims)], 0
+    x = _permuted(b, x, order)
+    extents = [shape[dim] for dim in dims]
+    if count > 1:
+        x = b.emit("view", (x,), {"shape": (*[0] * first, math.prod(extents), *[-2] * (len(shape) - first - count))})
+    return x, first, extents, order
+
+
+def _merged(b: Builder, indices: Sequence[str], extents: Sequence[int]) -> str:
+    """The index in merged dimensions of these extents, from an index in each of them that is not negative. Refuses more
+    elements than a gather or an update reaches."""
+    if math.prod(extents) > gather.LARGEST_INDEX:
+        raise b.refuse(f"indices among {extents} elements are no float32 numbers, at most {gather.LARGEST_INDEX} are")
+    merged = indices[0]
+    for index, size in zip(indices[1:], extents[1:], strict=True):
+        scaled = b.emit("affine", (merged,), {"factor": float(size), "term": 0.0})
+        merged = b.aten("aten.add.Tensor", {"self": scaled, "other": index})
+    return merged
+
+
+def non_negative(b: Builder, index: Any, size: int) -> str:
+    """An index without negative values, which count from the end of `size` elements. The dtype stays the same."""
+    array = b.array(index)
+    if array is not None:
+        return b.constant(np.where(array < 0, array + size, array).astype(np.int32), "index")
+    if b.type(index).dtype == INT32:
+        return b.emit("remainder", (index,), {"divisor": float(size)})
+    negative = b.emit("lt_scalar", (index,), {"number": 0.0})
+    return b.emit("add", (index, negative), {"alpha": float(size)})
+
+
+def write(b: Builder, args: Mapping[str, Any]) -> str:
+    """aten.index_put. With constant indices it is an index_select of the concatenation of old elements and new ones.
+    With computed ones it is an update of rows."""
+    if args["accumulate"]:
+        raise b.refuse("it adds up what is written at one index: write each index once, with accumulate=False")
+    x, shape, values = args["self"], b.type(args["self"]).shape, args["values"]
+    indexed = [(dim, index) for dim, index in enumerate(args["indices"]) if index is not None]
+    if any(b.array(index) is None for _, index in indexed):
+        return _write_computed(b, x, indexed, values)
+    indices = [slice(None) if i is None else constant(b, i) for i in args["indices"]]
+    written = np.arange(math.prod(shape)).reshape(shape)[tuple(indices)]
+    if b.type(values).shape != written.shape:
+        values = b.emit("expand", (values,), {"shape": written.shape})
+    flat = [b.emit("view", (name,), {"shape": (-1,)}) for name in (x, values)]
+    source = np.arange(math.prod(shape))
+    source[written.reshape(-1)] = source.size + np.arange(written.size)
+    selected = select(b, b.emit("cat", flat, {"dim": 0}), 0, source)
+    return b.emit("view", (selected,), {"shape": shape})
+
+
+def _write_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]], values: str) -> str:
+    """Writes at computed indices. Nothing is written where one of them lies outside of its dimension."""
+    if len(indexed) == 1:
+        return update.write(b, x, *indexed[0], values, from_end=True)
+    merged, first, extents, order = _merged_dims(b, x, [dim for dim, _ in indexed])
+    pairs = list(zip((index for _, index in indexed), extents, strict=True))
+    index = _merged(b, [non_negative(b, *pair) for pair in pairs], extents)
+    for found, size in pairs:
+        if b.array(found) is None:
+            nearest = b.aten("aten.clamp.default", {"self": found, "min": -size, "max": size - 1})
+            inside = b.aten("aten.eq.Tensor", {"self": nearest, "other": found})
+            none = b.constant(np.full((), -1, np.int32), "none")
+            index = b.aten("aten.where.self", {"condition": inside, "self": index, "other": none})
+    y = update.write(b, merged, first, index, values, from_end=False)
+    y = _viewed(b, y, tuple(b.type(x).shape[dim] for dim in order))
+    return _permuted(b, y, [order.index(dim) for dim in range(len(order))])
