@@ -99,7 +99,7 @@ class Search:
         most = [
             max(wanted, _NEARLY * noise) for wanted, noise in zip(self.wanted, self.noise(widths(steps)), strict=True)
         ]
-        least = -(-len(others) // (_FEW if self.few_runs else _PARTS))
+        least = -(-len(others) // (_FEW if self.few_runs else _GROUPS))
         waiting = [others]
         while waiting:
             part = waiting.pop()
