@@ -1,5 +1,6 @@
 // The element at a computed index along params.axis. params.from_end is added to negative integers: it is 0, or the
-// number of elements, so that they count from the end. Then indices are clamped to the dimension, and NaN is 0. Other dimensions of extent 1 are broadcast.
+// number of elements, so that they count from the end. Then indices are clamped to the dimension, and NaN is 0. Other
+// dimensions of extent 1 are broadcast.
 fn compute(p: vec4<u32>) -> Element {
   var at = min(p, params.x_dims - 1u);
   at[params.axis] = index_within(min(p, params.indices_dims - 1u), params.x_dims[params.axis] - 1u);

@@ -26,7 +26,8 @@ fn written_at(i: u32, ascend: bool) -> u32 {
   if (ascend) { return found; }
   for (var j = i + 1u; j < params.count; j += 4u) {
     let later = four_indices(j);
-    if (any((later == vec4<f32>(index)) | (later + vec4<f32>(f32(params.from_end)) == vec4<f32>(index)))) { return extent; }
+    let from_end = later + vec4<f32>(f32(params.from_end));
+    if (any((later == vec4<f32>(index)) | (from_end == vec4<f32>(index)))) { return extent; }
   }
   return found;
 }
