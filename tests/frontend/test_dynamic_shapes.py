@@ -243,6 +243,14 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [[{1: T}], [[{1: T}]], ([[None, T, None]],)], ids=["flat", "nested", "lists"])
+def test_sizes_of_a_module_of_any_number_of_inputs(dynamic: Any) -> None:
+    """torch.export takes them as one entry, and a flat list is clear as well."""
+    module, x = Plain(lambda self, x: self.linear(x).amax(1), linear=nn.Linear(8, 8)).eval(), data(1, 12, 8)
+    model = q8.compile(q8.quantize(module, (x,), [x], dynamic_shapes=dynamic, progress=False))
+    assert q8.Session(model, "reference")(data(1, 5, 8)).shape == (1, 8)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_dynamic_shapes_are_named(name: str) -> None:
     said, why = WRONG[name]
