@@ -39,7 +39,8 @@ def _variance(shape: Shape, parameters: int, attrs: Attrs, dtype: str) -> intege
 
 def lower(call: QuantizedCall, op: str) -> Int8Form | str:
     """The int8 form of a norm, or the reason why there is none. Its `eps` is in squared steps of x; multiplier and
-    offset are gamma and beta in fractions of the result's step."""
+    offset are gamma and beta in fractions of the result's step, for normalized numbers of NORMAL bits, since how many
+    they have depends on the size of x."""
     x, y, gamma, beta = call.q[0], call.out, call.constants.get(1), call.constants.get(2)
     if x is None or y is None:
         return "it needs a quantized input and a quantized result"
@@ -53,9 +54,8 @@ def lower(call: QuantizedCall, op: str) -> Int8Form | str:
     if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, x.dtype) is None:
         return f"its rows are too long, or its eps too many steps of its input's scale {x.scale:.3g}, for two words"
     steps = 2.0 ** arithmetic.fraction(y.dtype) / y.scale  # fractions of a result's step for the real value 1
-    bits = integers.normal_bits(_length(shape, gamma.size, attrs), y.dtype)
     with np.errstate(over="ignore"):
-        multiplier = np.asarray(gamma.astype(np.float64) * steps / 2.0**bits, np.float32)
+        multiplier = np.asarray(gamma.astype(np.float64) * steps / 2.0**integers.NORMAL, np.float32)
         offset = np.rint((0.0 if beta is None else beta.astype(np.float64)) * steps + np.zeros(gamma.shape))
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
         return "the ratio of its parameters to its result's scale is not a finite float32"
@@ -92,6 +92,11 @@ def _form(call: Call) -> integers.Variance:
     return found
 
 
+def _factor(length: int, call: Call) -> np.float32:
+    """What multipliers are multiplied by for rows of this length, a power of two."""
+    return np.float32(2.0 ** (integers.NORMAL - integers.normal_bits(length, call.output.dtype)))
+
+
 def _reference(call: Call, arrays: Sequence[Array], centered: bool) -> Array:
     x, multiplier, offset = arrays
     length = _length(x.shape, multiplier.size, call.attrs)
@@ -101,7 +106,7 @@ def _reference(call: Call, arrays: Sequence[Array], centered: bool) -> Array:
     if "groups" in call.attrs:
         multiplier, offset = (a.reshape(-1, *(1,) * (x.ndim - 2)) for a in (multiplier, offset))
     stage, context = _requantize(call)
-    return stage.apply(stage.start(normal, multiplier, offset), context)
+    return stage.apply(stage.start(normal, multiplier * _factor(length, call), offset), context)
 
 
 def _rows(call: Call) -> rows.Rows:
@@ -123,6 +128,7 @@ def _params(call: Call) -> Params:
         "fraction": np.uint32(form.fraction),
         "dropped": np.uint32(form.dropped),
         "normal_bits": np.uint32(integers.normal_bits(length, call.output.dtype)),
+        "factor": _factor(length, call),
         "epsilon_low": np.uint32(form.epsilon & 0xFFFFFFFF),
         "epsilon_high": np.uint32(form.epsilon >> 32),
         "groups": np.uint32(groups),

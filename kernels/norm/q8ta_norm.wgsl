@@ -70,7 +70,7 @@ fn normalized(differences: vec4<i32>, normal: Normal, affine: Affine) -> vec4<i3
   let d = distances(differences, normal.mean);
   let by = normal.by;
   let size = vec4<i32>(high_words(vec4<u32>(abs(d)) << vec4<u32>(by.up), by.factor) >> vec4<u32>(by.down));
-  return scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier) + affine.offset;
+  return scaled_quad(select(size, -size, d < vec4<i32>(0)), affine.multiplier * params.factor) + affine.offset;
 }
 
 fn rounded_row(v: vec4<i32>) -> Word { return packed(int8_quad(v, ROUNDED, params.zero, params.lo, params.hi)); }

@@ -154,7 +154,7 @@ def _written() -> Graph:
     places = graph.add_constant("places", np.array([3, 0, 6, 1, -2, 4, 2], np.float32))
     low, high = _WIDE.range
     factors = {f"{name}_multiplier": 2.0**-8 for name in ("cos", "sin")}
-    attrs = {"pairs": False, "lo": low, "hi": high, **factors, "dim": 1, "extent": 7}
+    attrs = {"pairs": False, "lo": low, "hi": high, **factors, "dim": 1, "extent": 7, "from_end": True}
     to = TensorType((2, 7, 16), INT16X4, _WIDE)
     graph.outputs.append(_appended(graph, "q8ta_rotary_update", [*shapes, places], to, attrs))
     return graph

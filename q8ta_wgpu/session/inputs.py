@@ -134,8 +134,9 @@ def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
     return "; model.reshape(...) gives a model for another input or batch size"
 
 
-def as_array(name: str, value: Any) -> Array:
-    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or any DLPack object."""
+def as_array(name: str, value: Any, what: str = "input") -> Array:
+    """A numpy view of an array, a torch tensor (without importing torch), a nested list, or any DLPack object. Raises
+    InputError, in which it is a `what`, for anything else."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -148,7 +149,7 @@ def as_array(name: str, value: Any) -> Array:
         return np.asarray(value)
     except Exception as error:
         raise InputError(
-            f"input {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
+            f"{what} {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
         ) from error
 
 

@@ -112,7 +112,7 @@ class SessionState(MutableMapping[str, Array]):
         found = {}
         for name, value in dict(*given, **named).items():
             state = self._graph.states[self._place(name)]
-            t, array = self._graph.types[state.read], inputs.as_array(name, value)
+            t, array = self._graph.types[state.read], inputs.as_array(name, value, "state")
             whole = self._graph.whole.get(name)
             if array.shape != t.shape or (array.dtype != whole if whole else array.dtype.kind != "f"):
                 wanted = f"{whole or 'float32'} {t.shape}"

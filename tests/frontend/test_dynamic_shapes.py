@@ -15,6 +15,7 @@ from torch.export import Dim
 
 import q8ta_wgpu as q8
 from bench.noise import decibels
+from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.ir.size import Size, fitted
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
@@ -242,6 +243,14 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [[{1: T}], [[{1: T}]], ([[None, T, None]],)], ids=["flat", "nested", "lists"])
+def test_sizes_of_a_module_of_any_number_of_inputs(dynamic: Any) -> None:
+    """torch.export takes them as one entry, and a flat list is clear as well."""
+    module, x = Plain(lambda self, x: self.linear(x).amax(1), linear=nn.Linear(8, 8)).eval(), data(1, 12, 8)
+    model = q8.compile(q8.quantize(module, (x,), [x], dynamic_shapes=dynamic, progress=False))
+    assert q8.Session(model, "reference")(data(1, 5, 8)).shape == (1, 8)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_dynamic_shapes_are_named(name: str) -> None:
     said, why = WRONG[name]
@@ -276,6 +285,26 @@ def test_inputs_of_sizes_that_do_not_fit_are_named() -> None:
                 session(np.zeros(x, np.float32), np.zeros(mask, bool))
     with pytest.raises(q8.InputError, match="dynamic_shapes is not for dynamic_batch"):
         q8.quantize(make().eval(), tuple(example), [], dynamic_shapes=dynamic, dynamic_batch=True)
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["any size", "reshaped"])
+def test_norms_of_groups_of_any_size(dynamic: bool, vulkan: Device) -> None:
+    """How many bits a normalized number has for an int16 result follows from the size."""
+    torch.manual_seed(0)
+    module = Plain(lambda self, x: self.b(self.norm(self.a(x))), a=conv(8, 8), norm=nn.GroupNorm(2, 8), b=conv(8, 8))
+    items = [(data(1, 8, 32, 6, seed=seed),) for seed in range(4)]
+    sizes = [{2: Dim("H", min=3, max=32)}] if dynamic else None
+    program = q8.quantize(module.eval(), items[0], items, q8.Quantizer(precision="int16"), dynamic_shapes=sizes)
+    model = q8.compile(program)
+    norms = [node.output for node in model.graph.nodes if node.op == "q8ta_group_norm"]
+    assert [model.graph.types[name].dtype for name in norms] == [INT16X4]
+    for height in (32, 16, 5):
+        x = data(1, 8, height, 6, seed=9)
+        resized = model if dynamic else model.reshape(x.shape)
+        found = q8.Session(resized, vulkan)(x)
+        np.testing.assert_array_equal(found, q8.Session(resized, "reference")(x))
+        with torch.no_grad():
+            assert (decibels(module(x).numpy(), found) or 100) > 35, height
 
 
 @pytest.mark.parametrize("batch", [2, 3])

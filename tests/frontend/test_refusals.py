@@ -31,6 +31,18 @@ def autocast(s: Any, x: Tensor) -> Any:
         return s.conv(x)
 
 
+def rescaled(s: Any, x: Tensor) -> Any:
+    with torch.no_grad():
+        s.conv.weight.div_(2.0)
+    return s.conv(x)
+
+
+def written_at(y: Tensor, place: Tensor) -> Tensor:
+    y = y.clone()
+    y[:, place % 2] = 0.5
+    return y
+
+
 class Assigned(nn.Module):
     """Makes a table contiguous that is so already."""
 
@@ -202,10 +214,15 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
         "changes its inputs",
         {"module": around_conv(lambda s, x: (x[:, 0].zero_(), s.conv(x))[1])},
     ),
+    "a number as index": (
+        UnsupportedError,
+        r"an index without dimensions\): index by a list of one, x\[:, place.reshape\(1\)\]",
+        {"module": around_conv(lambda s, x: written_at(s.conv(x), x[0, 0, 0].argmax()))},
+    ),
     "a parameter": (
         UnsupportedError,
         r"changes its parameters conv.weight: if it does that in its first call only, call it once before",
-        {"module": around_conv(lambda s, x: (s.conv.weight.data.mul_(0.5), s.conv(x))[1])},
+        {"module": around_conv(rescaled)},
     ),
     "random": (
         UnsupportedError,

@@ -135,8 +135,9 @@ def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[A
             )
         return [dynamic_shapes.get(name) for name in names[:count]]
     entries = list(dynamic_shapes) if isinstance(dynamic_shapes, (tuple, list)) else None
-    if entries is not None and len(entries) == 1 and count > 1 and isinstance(entries[0], (tuple, list)):
-        entries = list(entries[0])  # of *args
+    inner = entries[0] if entries is not None and len(entries) == 1 else None
+    if isinstance(inner, (tuple, list)) and (count > 1 or [type(e) for e in inner] in ([dict], [tuple], [list])):
+        entries = list(inner)  # of *args
     if entries is None or len(entries) != count:
         raise InputError(
             f"dynamic_shapes has an entry for each of the {count} inputs, as torch.export takes it: a dict of "

@@ -59,6 +59,11 @@ def untraceable(error: Exception) -> UnsupportedError:
             "its control flow must not depend on the data: compute both results and choose with torch.where, or "
             "quantize the part of the module that has none (of a detector, what comes before boxes are chosen)"
         )
+        if "specialized integer" in text:
+            way = (
+                "take no number out of a tensor (.item(), int(x), an index without dimensions): index by a list of "
+                "one, x[:, place.reshape(1)], or choose with torch.where"
+            )
     elif "register a pytree" in text:
         way = "return tensors in tuples, lists or dicts"
     elif "nn_module_stack metadata" in text:  # the copy that torch adds for self.table = self.table.contiguous()
