@@ -90,15 +90,14 @@ class Search:
         return exact if floats and self._suffice(judged, most) else steps
 
     def with_others(self, steps: list[Step]) -> list[Step]:
-        """These steps and the others, without slices of the others that make more noise than is wanted, and more than
-        these steps leave. (Int8 stores exactly what int16 may round, such as an input of one number that calibration
-        met once.)"""
+        """These steps and the others, without slices of the others that make half a decibel more noise than is wanted,
+        and than these steps leave. (Int8 stores exactly what int16 may round, such as an input of one number that
+        calibration met once.)"""
         others = self.also(steps)
-        if self._suffice([*steps, *others], self.wanted):
+        if self._suffice([*steps, *others], [WITHIN * wanted for wanted in self.wanted]):
             return [*steps, *others]
-        most = [
-            max(wanted, _NEARLY * noise) for wanted, noise in zip(self.wanted, self.noise(widths(steps)), strict=True)
-        ]
+        left = self.noise(widths(steps))
+        most = [WITHIN * max(wanted, noise) for wanted, noise in zip(self.wanted, left, strict=True)]
         least = -(-len(others) // (_FEW if self.few_runs else _GROUPS))
         waiting = [others]
         while waiting:
