@@ -67,8 +67,9 @@ def _one_torch_thread() -> None:
 
 
 def _seed() -> None:
+    """The CPU's generator alone: `torch.manual_seed` looks for accelerators, 27,000 times."""
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 @pytest.hookimpl(tryfirst=True)
