@@ -135,6 +135,7 @@ def _kept(item: pytest.Item) -> bool:
     return params.get("device") != "swiftshader" or int(params.get("index", 0)) % SWIFTSHADER_CASES == 0
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """SwiftShader meets one in SWIFTSHADER_CASES of an operator's cases.
 
