@@ -28,12 +28,14 @@ check: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# Kernels in processes of their own: lavapipe keeps 1 to 3 MB of each pipeline until its process ends.
+# Kernels in processes of their own: lavapipe keeps 1 to 3 MB of each pipeline until its process ends. Each of the two
+# takes a half of them in order (backends one after another), so that few pipelines are compiled twice. Other tests of a
+# file share what they make, so they stay in one process.
 unit: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan opengl swiftshader
 	@[ -z "$$CI" ] || .ci/browser $(RUN)
-	$(RUN) -m pytest -n 2 --dist loadgroup tests/kernels/test_kernels.py
-	$(RUN) -m pytest -n 2 --dist loadgroup --ignore tests/kernels/test_kernels.py
+	$(RUN) -m pytest -n 2 --dist worksteal tests/kernels/test_kernels.py
+	$(RUN) -m pytest -n 2 --dist loadfile --ignore tests/kernels/test_kernels.py
 
 bench: $(VENV)/ready
 	$(RUN) -m pytest bench

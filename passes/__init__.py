@@ -79,6 +79,6 @@ PASSES: tuple[Pass, ...] = (
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
-    """Runs the passes over a copy of `graph`, verifying after each; returns the runnable graph."""
+    """Runs the passes over a copy of `graph`, verifying after each that changed it; returns the runnable graph."""
     verify(graph, "import")
     return run_steps(graph, [(step.__name__, step) for step in passes])

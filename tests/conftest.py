@@ -67,8 +67,9 @@ def _one_torch_thread() -> None:
 
 
 def _seed() -> None:
+    """The CPU's generator alone: `torch.manual_seed` looks for accelerators, 27,000 times."""
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,20 +136,9 @@ def _kept(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """SwiftShader meets one in SWIFTSHADER_CASES of an operator's cases.
-
-    With several workers (`-n 2 --dist loadgroup`) a backend's kernels stay in one, so that each pipeline is compiled
-    once, and so do all tests of a file elsewhere, which share what they make."""
+    """SwiftShader meets one in SWIFTSHADER_CASES of an operator's cases."""
     config.hook.pytest_deselected(items=[item for item in items if not _kept(item)])
     items[:] = [item for item in items if _kept(item)]
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
-def _group(item: pytest.Item) -> str:
-    backend = item.callspec.params.get("device") if hasattr(item, "callspec") else None
-    return backend if item.path.parent.name == "kernels" and isinstance(backend, str) else item.path.stem
 
 
 compiled: dict[str, set[str]] = {}

@@ -13,9 +13,6 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tune import cache, timer
 from tests.frontend.test_whole_networks import quantized
 
-pytestmark = pytest.mark.xdist_group("test_whole_networks")
-"""By the worker that has quantized these networks."""
-
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "unet"])
 def test_a_network_through_the_public_face(
