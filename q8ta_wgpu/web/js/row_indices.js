@@ -16,7 +16,8 @@ export function refuseBeyond(indices, given, held) {
   if (number < 0) return;
   let element = rows.element[number];
   const { name, state } = sources.find(({ size }) => (element -= size) < 0);
-  const way = state ? "net.reset() lets the network begin anew" : `give row indices from ${least[number]} to ${counts[number] - 1}`;
+  const inside = `give row indices from ${least[number]} to ${counts[number] - 1}`;
+  const way = state ? "net.reset() lets the network begin anew" : inside;
   const said = `${state ? "state" : "input"} ${name} holds ${known[rows.element[number]]}`;
   const taken = `the run takes row ${found[number]} of ${described[tables[number]]}`;
   throw new Q8taError("input", `${said}, and ${taken}, which has ${counts[number]} rows: ${way}`);
