@@ -19,7 +19,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.timestamps import SPIN_UP
+from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
 
@@ -70,7 +70,7 @@ def interleaved(programs: Mapping[str, Loaded]) -> dict[str, float]:
     runs = {}
     for name, loaded in programs.items():
         loaded.microseconds()
-        runs[name] = int(np.clip(SAMPLE / max(loaded.microseconds(), 1.0), 1, 100))
+        runs[name] = runs_within(SAMPLE, loaded.microseconds())
     start = time.perf_counter()
     spun = 0
     while spun == 0 or time.perf_counter() - start < SPIN_UP:

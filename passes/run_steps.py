@@ -31,5 +31,7 @@ def run_steps(graph: Graph, steps: Iterable[Step]) -> Graph:
 
 def _changed(before: Graph, after: Graph) -> bool:
     """Whether there is something to verify. Most steps find nothing to do in most graphs."""
-    others = any(before.constants.get(name) is not array for name, array in after.constants.items())
-    return others or any(getattr(before, name) != getattr(after, name) for name in _VERIFIED)
+    constants = len(before.constants) != len(after.constants) or any(
+        before.constants.get(name) is not array for name, array in after.constants.items()
+    )
+    return constants or any(getattr(before, name) != getattr(after, name) for name in _VERIFIED)

@@ -42,9 +42,14 @@ def rows_at(indices: Array, count: int, from_end: bool) -> Array:
     """Indices of rows as kernels read them, int64, from computed ones among `count` rows. Negative integers count from
     the end if `from_end` is set. Then all are clamped to 0..count - 1, and NaN is 0."""
     if indices.dtype.kind == "i" and from_end:
-        indices = indices + np.where(indices < 0, count, 0)
+        indices = from_start(indices, count)
     inside: Array = np.clip(np.nan_to_num(indices), 0, count - 1).astype(np.int64)
     return inside
+
+
+def from_start(indices: Array, count: int) -> Array:
+    """Indices among `count` elements, of which negative ones count from the end, as indices from the start."""
+    return np.where(indices < 0, indices + count, indices)
 
 
 def from_end(call: Call, count: int) -> np.uint32:

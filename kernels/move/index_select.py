@@ -115,10 +115,11 @@ def _onnx_gather_elements(b: Builder, args: Mapping[str, Any]) -> str:
     x, index = args["inputs"]
     shape = b.type(x).shape
     dim, indices = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if indices is not None:
+        _check_indices(b, indices, shape[dim])
+    positive = indexing.non_negative(b, index, shape[dim])
     if indices is None:
-        return gather.elements(b, x, dim, indexing.non_negative(b, index, shape[dim]))
-    _check_indices(b, indices, shape[dim])
-    positive = b.constant(np.where(indices < 0, indices + shape[dim], indices).astype(np.int32), "index")
+        return gather.elements(b, x, dim, positive)
     return _import_gather(b, {"self": x, "dim": dim, "index": positive})
 
 

@@ -26,7 +26,7 @@ def constant(b: Builder, value: Any) -> Array:
 def select(b: Builder, x: str, dim: int, indices: Array) -> str:
     """The elements of `x` at constant indices of a dimension. Negative indices count from its end."""
     count = b.type(x).shape[dim]
-    index = b.constant(np.where(indices < 0, indices + count, indices).astype(np.int32), "index")
+    index = b.constant(gather.from_start(indices, count).astype(np.int32), "index")
     return b.emit("index_select", (x, index), {"dim": dim, "extent": count})
 
 
@@ -40,7 +40,7 @@ def read(b: Builder, args: Mapping[str, Any]) -> str:
     arrays = np.broadcast_arrays(*(constant(b, index) for _, index in indexed))
     x, first, extents, _ = _merged_dims(b, x, [dim for dim, _ in indexed])
     trailing = len(b.type(x).shape) - first - 1
-    positive = [np.where(i < 0, i + extent, i) for i, extent in zip(arrays, extents, strict=True)]
+    positive = [gather.from_start(*pair) for pair in zip(arrays, extents, strict=True)]
     y = select(b, x, first, np.ravel_multi_index(positive, extents).reshape(-1))
     if arrays[0].ndim == 1:
         return y
@@ -146,7 +146,7 @@ def non_negative(b: Builder, index: Any, size: int) -> str:
     """An index without negative values, which count from the end of `size` elements. The dtype stays the same."""
     array = b.array(index)
     if array is not None:
-        return b.constant(np.where(array < 0, array + size, array).astype(np.int32), "index")
+        return b.constant(gather.from_start(array, size).astype(np.int32), "index")
     if b.type(index).dtype == INT32:
         return b.emit("remainder", (index,), {"divisor": float(size)})
     negative = b.emit("lt_scalar", (index,), {"number": 0.0})

@@ -23,7 +23,7 @@ from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
 from q8ta_wgpu.runtime.states import States
-from q8ta_wgpu.runtime.timestamps import SPIN_UP, timestamps
+from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within, timestamps
 
 Words = NDArray[Any]
 
@@ -266,8 +266,7 @@ class Executor:
         software adapter it does nothing."""
         if self.device.software or not self._steps:
             return
-        microseconds = self.time_runs(inputs, 2, only=only)[-1]
-        runs = int(np.clip(_AT_ONCE / max(microseconds, 1.0), 1, 100))
+        runs = runs_within(_AT_ONCE, self.time_runs(inputs, 2, only=only)[-1])
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
             self.time_runs(inputs, 3, runs, only=only)

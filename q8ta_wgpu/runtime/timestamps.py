@@ -16,6 +16,11 @@ SPIN_UP = 0.5
 """Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
 
 
+def runs_within(microseconds: float, one: float) -> int:
+    """The number of runs that take about `microseconds`, where a run takes `one`: 1 to 100."""
+    return int(np.clip(microseconds / max(one, 1.0), 1, 100))
+
+
 class Timestamps:
     """A pair of timestamps for each of several compute passes. `timestamps` makes it."""
 

@@ -22,7 +22,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.timestamps import SPIN_UP
+from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within
 
 HOPELESS = 3.0
 """A variant that takes this many times as long as the best one, in two runs, is not run again."""
@@ -130,7 +130,7 @@ class Timer:
         each."""
         if not first:
             return {}
-        runs = {i: _runs(us) for i, us in first.items()}
+        runs = {i: runs_within(SAMPLE * 1e6, us) for i, us in first.items()}
         once = sum(first[i] * runs[i] for i in runs) / 1e6
         count = int(np.clip(CALL / max(once, 1e-6), FEWEST, SAMPLES))
         samples = [{i: executor.time_runs([], 1, n, only=i)[0] for i, n in runs.items()} for _ in range(count)]
@@ -145,11 +145,6 @@ class Timer:
 def _fits(microseconds: float, candidates: int, until: float) -> bool:
     """Whether there is time for one more candidate's first runs and the samples of `candidates`, at this time a run."""
     return time.perf_counter() + (FIRST + FEWEST * candidates) * microseconds / 1e6 <= until
-
-
-def _runs(microseconds: float) -> int:
-    """Number of runs that make a sample."""
-    return int(np.clip(SAMPLE * 1e6 / max(microseconds, 1.0), 1, 100))
 
 
 def _sane(microseconds: Any) -> float:
