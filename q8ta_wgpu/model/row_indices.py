@@ -84,10 +84,8 @@ class RowIndices:
         kept = _followed(list(sources), owners, written, graph.arguments)
         bounds = np.array([graph.bounds.get(n, _ANY) if n in graph.arguments else _ANY for n in sources])[owners]
         known = np.array([name in graph.arguments or name in kept for name in sources])[owners]
-        rows, described = (
-            [],
-            dict[str, int](),
-        )  # rows: element, term, the lowest allowed, how many there are, which table
+        rows, described = [], dict[str, int]()
+        # Columns of rows: element, term, the lowest index allowed, how many rows the table has, which table.
         for node in graph.nodes:
             if (count := OPS[node.op].rows) is None or (indices := forms.get(node.inputs[-1])) is None:
                 continue

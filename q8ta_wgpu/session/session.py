@@ -334,7 +334,6 @@ class Session:
                 )
             words = inputs.words(self.program.inputs, arrays)
             self._executor.spin_up(words)
-            self._executor.spin_up(words)
             runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
             measured = self._executor.time(words, warmup + repeats)[warmup:]
         return Timing(self.name, self.program, measured, runs, *rates(self.device))

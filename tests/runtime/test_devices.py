@@ -313,6 +313,7 @@ def test_a_gpu_is_timed_once_its_clocks_have_risen(vulkan: Device, monkeypatch: 
             opened.time(small_input(), repeats=4, warmup=1)
         assert submitted.pop() == 5, "the runs that are measured come last"
         assert bool(submitted) == spun
+        assert submitted.count(2) == spun, "spun once"
         assert time.perf_counter() - started >= SPIN_UP * spun
         submitted.clear()
 
