@@ -22,9 +22,9 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.layout_report import LayoutReport, layout_report
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
-from q8ta_wgpu.passes.layout_sync.report import LayoutReport, layout_report
 from q8ta_wgpu.passes.lower import lower
 from tests.etvk_networks import NEUTRAL
 from tests.etvk_table import Fixture

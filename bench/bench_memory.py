@@ -16,7 +16,7 @@ import torch
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import BASELINE
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from tests.networks import NETWORKS, example_input

@@ -13,8 +13,8 @@ from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.target import SOFTWARE
 from q8ta_wgpu.passes.fold_image import fold_image
-from q8ta_wgpu.passes.im2col import rewritable, with_im2col
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
+from q8ta_wgpu.passes.use_im2col import rewritable, with_im2col
 from q8ta_wgpu.runtime.device import Device
 
 BATCHES = (1, 32)

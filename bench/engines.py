@@ -29,7 +29,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
-from q8ta_wgpu.web import bundle, export
+from q8ta_wgpu.web import bundle, web_folder
 
 DATA, PAGE = Path("docs/kernels.json"), Path("docs/kernels.md")
 DOTS = ("packed", "emulated")
@@ -78,7 +78,7 @@ def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractCon
     from tests.web import engines as web
 
     icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
-    both = (BASELINE, export.CPU)
+    both = (BASELINE, web_folder.CPU)
     if icd and not web.missing_node():
         yield "Node (SwiftShader)", both, _script(lambda: web.Node(icd))
     if not web.missing_chromium():
@@ -142,8 +142,8 @@ def _script(start: Any) -> Iterator[Runs]:
         def run(sample: Sample, target: Target, dot: str) -> int:
             made = folder / "net"
             model = Model(sample.graph, Structure({"list": [0]}))
-            written = export.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
-            export.write(bundle.files() | written, made)
+            written = web_folder.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
+            web_folder.write(bundle.files() | written, made)
             _arrays(made, {**sample.inputs, "expected": sample.expected})
             script = f"{url}net/q8ta.js" if page else str(made / "q8ta.js")
             return int(engine.run(_CODE, url=f"{url}net", script=script, packed=dot == "packed"))

@@ -40,11 +40,11 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import cache
+from q8ta_wgpu.tuning import cache
 from tests import attention_graphs, epilogue_graphs, int16_graphs, op_graphs
 from tests.kernels import test_rows_with_scales
 from tests.modelfiles import sealed

@@ -17,8 +17,8 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Stage
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, sync_layouts
 from q8ta_wgpu.runtime.device import Device
 
 ROUNDED = Epilogue((Requantize(-128, 127),))

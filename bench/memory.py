@@ -13,9 +13,9 @@ from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import FLOAT32, Call, Graph
 from q8ta_wgpu.ir.kernel import Variant, grid
 from q8ta_wgpu.ir.layout import ROW_MAJOR, Layout, word_count
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.passes.layout_sync.limits import Fit, fitting, preferred
 from q8ta_wgpu.passes.layout_sync.options import kernel_options
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.program import Dispatch, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor

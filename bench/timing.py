@@ -13,7 +13,7 @@ from bench.kernel_sets import only
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program

@@ -25,9 +25,9 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Dequantize, PixelShuffle
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, plan_of, sync_layouts
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.options import problem_of
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, plan_of, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
 

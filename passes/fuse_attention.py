@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, sizes_of
 from q8ta_wgpu.passes.operands import factor_of, int8_behind, transposed, unscaled
-from q8ta_wgpu.passes.plan.attention import scores_of
+from q8ta_wgpu.passes.plan.match_attention import scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.unmask import predicate

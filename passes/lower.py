@@ -11,7 +11,6 @@ from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.give_rows import give_rows
-from q8ta_wgpu.passes.im2col import use_im2col
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
 from q8ta_wgpu.passes.run_steps import run_steps
 from q8ta_wgpu.passes.share_matrices import share_matrices
@@ -19,6 +18,7 @@ from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
 from q8ta_wgpu.passes.store_states import store_states
 from q8ta_wgpu.passes.strided_attention import strided_attention
+from q8ta_wgpu.passes.use_im2col import use_im2col
 
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.

@@ -11,8 +11,8 @@ from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.kernels.move.view import flexible
 from q8ta_wgpu.passes.operands import int8_behind
-from q8ta_wgpu.passes.plan.attention import selection_of
 from q8ta_wgpu.passes.plan.masks import reads_masks
+from q8ta_wgpu.passes.plan.match_attention import selection_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 FAINT = 22.0

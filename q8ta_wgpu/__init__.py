@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
     from q8ta_wgpu.frontend.compare import compare
     from q8ta_wgpu.frontend.compile import compile
-    from q8ta_wgpu.frontend.quantize import quantize
+    from q8ta_wgpu.frontend.quantize_module import quantize
     from q8ta_wgpu.model.model import Model, load
     from q8ta_wgpu.onnx_import.from_onnx import from_onnx
     from q8ta_wgpu.session.session import Session
     from q8ta_wgpu.session.streaming import run_many
     from q8ta_wgpu.session.tiled import TiledSession
-    from q8ta_wgpu.web.export import export_web
+    from q8ta_wgpu.web.web_folder import export_web
 
 __version__ = "0.1.0"
 
@@ -67,19 +67,19 @@ def __getattr__(name: str) -> Any:
         case "TiledSession":
             from q8ta_wgpu.session import tiled as module
         case "export_web":
-            from q8ta_wgpu.web import export as module
+            from q8ta_wgpu.web import web_folder as module
         case "from_onnx":
             from q8ta_wgpu.onnx_import import from_onnx as module
         case "compile":
             from q8ta_wgpu.frontend import compile as module
         case "compare" | "quantize" | "Quantizer":
             try:
-                from q8ta_wgpu.frontend import compare, quantize
+                from q8ta_wgpu.frontend import compare, quantize_module
 
-                module = compare if name == "compare" else quantize
+                module = compare if name == "compare" else quantize_module
             except ModuleNotFoundError as error:
                 if name == "quantize":  # which takes ONNX files without torch
-                    from q8ta_wgpu.onnx_import.quantize import quantize as of_files
+                    from q8ta_wgpu.onnx_import.quantize_onnx import quantize as of_files
 
                     return of_files
                 raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error

@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     from q8ta_wgpu.commands.time import time
     from q8ta_wgpu.commands.tune import tune
     from q8ta_wgpu.commands.wgsl import wgsl
-    from q8ta_wgpu.passes.layout_sync.plan import POLICIES
+    from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES
 
     made = _Parser(prog="q8ta_wgpu", description="Int8 networks on any GPU.")
     made.add_argument("--version", action="version", version=f"q8ta-wgpu {__version__}")

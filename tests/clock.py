@@ -15,8 +15,8 @@ from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import tuner as tune
-from q8ta_wgpu.tune.timer import Timed
+from q8ta_wgpu.tuning import tuner as tune
+from q8ta_wgpu.tuning.timer import Timed
 
 INFO = {"device": "A GPU (1.0/x)", "backend_type": "Vulkan", "description": "driver 5"}
 Price = Callable[[Call, Variant], float]

@@ -16,7 +16,7 @@ from q8ta_wgpu.runtime import engines, findings
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.pipelines import Pipeline
-from q8ta_wgpu.tune import cache
+from q8ta_wgpu.tuning import cache
 from tests.small import small_model
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)

@@ -16,9 +16,9 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.product.units import NVIDIA
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import allowed as allowed_layouts
 from q8ta_wgpu.passes.layout_sync.limits import input_layouts
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program

@@ -1,6 +1,6 @@
 """q8ta_im2col: a convolution's windows, written out as channels, so that a 1x1 convolution of the result remains.
 
-Channels of the result are (tap, channel). Taps outside of the image are the zero point. The pass passes/im2col.py
+Channels of the result are (tap, channel). Taps outside of the image are the zero point. The pass passes/use_im2col.py
 inserts it.
 """
 

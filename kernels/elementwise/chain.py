@@ -25,9 +25,9 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, INTEGERS, Attr, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.rounding import rounding
 from q8ta_wgpu.kernels.epilogue.stages import Add, Mul, RequantizeInt16
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual, ScaledResidual, Slopes
+from q8ta_wgpu.kernels.epilogue.sum_rounding import rounding
 from q8ta_wgpu.kernels.lib import valid
 
 Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]

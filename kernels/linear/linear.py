@@ -20,7 +20,7 @@ from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import onnx_calls, share
-from q8ta_wgpu.kernels.product import gemm, gemv, groups, halves, sgemm, weighted
+from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, weighted
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 
@@ -61,12 +61,12 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _params(call: Call) -> Params:
-    return {**_shared_params(call), "depth_quads": np.uint32(groups.words(call))}
+    return {**_shared_params(call), "depth_quads": np.uint32(four_bit_weights.words(call))}
 
 
 def _shared_params(call: Call) -> Params:
     """The uniform fields that every kernel reads."""
-    return {**epilogue.params(call), **groups.params(call), **halves.params(call)}
+    return {**epilogue.params(call), **four_bit_weights.params(call), **halves.params(call)}
 
 
 def _pack(call: Call, weight: Array) -> Array:
@@ -76,7 +76,7 @@ def _pack(call: Call, weight: Array) -> Array:
 def _sizes(call: Call) -> tuple[int, int, int]:
     """(rows, outputs, words of int8 along k) of the matrix product."""
     n, c, h, w = dims(call.output)
-    return n * c * h, w, groups.words(call)
+    return n * c * h, w, four_bit_weights.words(call)
 
 
 def _rows(call: Call, weight: Array) -> Array:
@@ -84,29 +84,29 @@ def _rows(call: Call, weight: Array) -> Array:
 
 
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
-    rows, one = np.uint32(groups.row_words(call)), (1, 1, 0, 0)
+    rows, one = np.uint32(four_bit_weights.row_words(call)), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
     return {**gemm.params(tile, _sizes(call)), **_shared_params(call), **grids}
 
 
 def _has_vectors(call: Call) -> bool:
     """Whether rows of x are whole vectors of four words."""
-    return groups.row_words(call) % 4 == 0
+    return four_bit_weights.row_words(call) % 4 == 0
 
 
 def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
-    return tile.fits(target) and not (tile.body == UNITS and groups.is_grouped(call))
+    return tile.fits(target) and not (tile.body == UNITS and four_bit_weights.is_grouped(call))
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
     """Whether a tile is chosen for a call. Matrix units take no weights of 4 bits: for these, tiles are chosen as if
     there were no units."""
-    without = replace(target, matrix_units=()) if groups.is_grouped(call) else target
+    without = replace(target, matrix_units=()) if four_bit_weights.is_grouped(call) else target
     return gemm.preferred(call, without, label, _sizes)
 
 
 def _constants(of_tile: Callable[[Call], dict[str, int]], columns: int, call: Call) -> dict[str, int]:
-    return {**of_tile(call), **groups.constants(call, columns)}
+    return {**of_tile(call), **four_bit_weights.constants(call, columns)}
 
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
@@ -118,13 +118,13 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         "gemm_pixels",
         f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}",
         "sums_rows",
-        *groups.source(call),
+        *four_bit_weights.source(call),
         *halves.source(call),
     )
 
 
 def _direct_source(call: Call, op: str) -> tuple[str, ...]:
-    return op, "dot", "direct", "sums_rows", *groups.source(call), *halves.source(call)
+    return op, "dot", "direct", "sums_rows", *four_bit_weights.source(call), *halves.source(call)
 
 
 def _wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _products(op: str, halves_per_row: int) -> Iterator[Kernel]:
             preferred=functools.partial(_preferred, label=label),
             wide=functools.partial(_wide, tile=tile),
             params=functools.partial(_tiled_params, tile),
-            prepack={1: groups.packed(gemm.pack_with(tile, _rows), tile.n), **weighted.PAD_CHANNELS},
+            prepack={1: four_bit_weights.packed(gemm.pack_with(tile, _rows), tile.n), **weighted.PAD_CHANNELS},
             **{**fields, "constants": functools.partial(_constants, fields["constants"], tile.n)},
         )
     yield from share.kernels(
@@ -156,12 +156,12 @@ def _products(op: str, halves_per_row: int) -> Iterator[Kernel]:
             WIDTH_PACKED_INT8 | FLOAT,
             wide=(*weighted.PER_CHANNEL, "weight"),
             params=_params,
-            constants=lambda call: groups.constants(call, 1),
-            prepack={1: groups.packed(_pack, 1), **weighted.PAD_CHANNELS},
+            constants=lambda call: four_bit_weights.constants(call, 1),
+            prepack={1: four_bit_weights.packed(_pack, 1), **weighted.PAD_CHANNELS},
             threads=weighted.quads_of_sums,
             cost=weighted.cost("direct"),
         ),
-        lambda call: (groups.words(call),),
+        lambda call: (four_bit_weights.words(call),),
     )
 
 

@@ -10,7 +10,7 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import groups, halves, weighted
+from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import FEW_ROWS, Sizes
 
 THREADS = 64
@@ -56,21 +56,22 @@ def kernels(
 
     def vectors(call: Call) -> int:
         """The number of loop turns along k, of all threads: vectors, or pairs of them for 4 bits."""
-        return -(-sizes(call)[2] // (8 if groups.is_grouped(call) else 4))
+        return -(-sizes(call)[2] // (8 if four_bit_weights.is_grouped(call) else 4))
 
     def params(call: Call) -> Params:
         count, _, words = sizes(call)
-        row_words = groups.row_words(call) if groups.is_grouped(call) else words
+        row_words = four_bit_weights.row_words(call) if four_bit_weights.is_grouped(call) else words
         numbers = {"rows": count, "row_words": row_words, "vectors": vectors(call)}
         return {
             **epilogue.params(call),
-            **groups.params(call),
+            **four_bit_weights.params(call),
             **halves.params(call),
             **{name: np.uint32(n) for name, n in numbers.items()},
         }
 
     def source(call: Call) -> tuple[str, ...]:
-        bits = ("Turn=Turn4", "turn_of=turn_of_bits", "add_turn=add_turn_of_bits") if groups.is_grouped(call) else ()
+        of_bits = ("Turn=Turn4", "turn_of=turn_of_bits", "add_turn=add_turn_of_bits")
+        bits = of_bits if four_bit_weights.is_grouped(call) else ()
         return (
             "gemv",
             "dot",
@@ -108,9 +109,9 @@ def kernels(
                 "HALVES": halves.of(call),
                 "TEAM": team,
                 "THREADS": threads,
-                **groups.constants(call, 4),
+                **four_bit_weights.constants(call, 4),
             },
-            prepack={1: groups.packed(pack, 4), **weighted.PAD_CHANNELS},
+            prepack={1: four_bit_weights.packed(pack, 4), **weighted.PAD_CHANNELS},
             threads=lambda call, layout: (-(-sizes(call)[1] // 4) * team, 1, 1),
             workgroup=(threads, 1, 1),
             turns=lambda call: -(-vectors(call) // team) * (1 + sums_of(call)),

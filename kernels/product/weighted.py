@@ -27,11 +27,11 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.epilogue.rounding import Rounding, rounding
 from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
+from q8ta_wgpu.kernels.epilogue.sum_rounding import Rounding, rounding
 from q8ta_wgpu.kernels.lib import valid
-from q8ta_wgpu.kernels.product import groups, halves
+from q8ta_wgpu.kernels.product import four_bit_weights, halves
 
 
 def _valid_multiplier(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -94,7 +94,7 @@ def convolution_params(call: Call) -> Params:
 
 def values(call: Call, weight: Array) -> Array:
     """The integers of a stored weight of 8 or 4 bits, outputs first."""
-    return bits.values(weight, call.inputs[0].shape[-1]) if groups.is_grouped(call) else weight
+    return bits.values(weight, call.inputs[0].shape[-1]) if four_bit_weights.is_grouped(call) else weight
 
 
 def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
@@ -105,7 +105,7 @@ def _valid_correction(call: Call, arrays: Sequence[Array | None]) -> str:
     x = QParams(1.0, zero, INT16X4 if call.inputs[0].dtype == INT16X4 else INT8X4)
     if np.any(correction != correction_of(x, sums)):
         return f"must be {factor_of(x)}the sums of the weights"
-    largest_weight = arithmetic.LARGEST_OF_4_BITS if groups.is_grouped(call) else 128
+    largest_weight = arithmetic.LARGEST_OF_4_BITS if four_bit_weights.is_grouped(call) else 128
     if 2 * 128 * largest_weight * rows.shape[1] <= arithmetic.INT32_MAX:
         return ""
     largest = largest_accumulator(_sizes(rows, sums), x, sums)
@@ -248,7 +248,7 @@ orders of magnitude, measured on an H200."""
 
 def macs(call: Call) -> int:
     """The number of multiply-accumulates of a call."""
-    taps = call.inputs[0].shape[-1:] if groups.is_grouped(call) else call.inputs[1].shape[1:]
+    taps = call.inputs[0].shape[-1:] if four_bit_weights.is_grouped(call) else call.inputs[1].shape[1:]
     return call.output.numel * math.prod(taps)
 
 

@@ -1,8 +1,8 @@
 """rotary: rotary position embeddings (Su et al. 2021, arXiv:2104.09864). Pairs of elements of the last dimension are
 rotated by angles, whose cosines and sines are operands.
 
-Networks write it as products, slices and a cat; passes/plan/rotary.py finds it. In int8 it is a sum of two terms as in
-q16ta_add, rounded once. If the result is written into a state, it is lowered to `q8ta_rotary_update`.
+Networks write it as products, slices and a cat; passes/plan/match_rotary.py finds it. In int8 it is a sum of two terms
+as in q16ta_add, rounded once. If the result is written into a state, it is lowered to `q8ta_rotary_update`.
 """
 
 from __future__ import annotations

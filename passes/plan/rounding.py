@@ -22,15 +22,15 @@ from q8ta_wgpu.ir.int8 import (
     Rowwise,
     WeightedSum,
 )
-from q8ta_wgpu.passes.plan.attention import context_of, scores_of
-from q8ta_wgpu.passes.plan.calls import Call, Calls
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
+from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
+from q8ta_wgpu.passes.plan.user_calls import Call, Calls
 from q8ta_wgpu.passes.plan.widths import Widths
 from q8ta_wgpu.passes.rewriter import Rewriter
 

@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.graph import Attrs, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.affine import channels_of
-from q8ta_wgpu.passes.plan.rotary import rotary_of
+from q8ta_wgpu.passes.plan.match_rotary import rotary_of
 from q8ta_wgpu.passes.plan.row_operators import row_operator
 from q8ta_wgpu.passes.plan.trial import Operator, Trial, trials
 from q8ta_wgpu.passes.rewriter import Rewriter

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from q8ta_wgpu.ir.int8 import Moves, WeightedSum
-from q8ta_wgpu.passes.plan.calls import Call, Calls
 from q8ta_wgpu.passes.plan.storage import INT16, Rounding
+from q8ta_wgpu.passes.plan.user_calls import Call, Calls
 
 _NORMS = ("layer_norm", "rms_norm")
 

@@ -35,8 +35,8 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.passes.lower import lower
 
 _Q = QParams(0.0625, 3)

@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
-from q8ta_wgpu.web import bundle, export
+from q8ta_wgpu.web import bundle, web_folder
 
 
 def export_web(options: argparse.Namespace) -> None:
@@ -27,7 +27,7 @@ def export_web(options: argparse.Namespace) -> None:
         folder = write_check(models, options.folder, options.version)
     else:
         (model,) = models.values()
-        folder = export.export_web(model, options.folder)
+        folder = web_folder.export_web(model, options.folder)
     sizes = (f"{path.name} {path.stat().st_size / 1e3:.1f} kB" for path in sorted(folder.iterdir()))
     print(f"{folder}: {', '.join(sizes)}")
 
@@ -43,20 +43,20 @@ def write_check(models: Mapping[str, Model], folder: str | Path, version: str) -
     """
     kernels: list[str] = []
     files: dict[str, bytes] = {}
-    for target in (BASELINE, export.CPU):
+    for target in (BASELINE, web_folder.CPU):
         for sample in samples(target):
             if sample.kernel not in kernels:
                 model = Model(sample.graph, Structure({"list": [0]}))
-                made = export.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
+                made = web_folder.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
                 files |= {f"kernel/{len(kernels)}/{name}": data for name, data in made.items()}
                 kernels.append(sample.kernel)
     for number, model in enumerate(models.values()):
-        made = export.files(model, export.programs(model))
+        made = web_folder.files(model, web_folder.programs(model))
         files |= {f"network/{number}/{name}": data for name, data in made.items()}
     page = bundle.page()
     page["index.html"] = page["index.html"].replace(b"VERSION", version.encode())
     index = {"kernels": kernels, "networks": list(models)}
-    return export.write(page | {"cases.bin": _archive(index, files)}, Path(folder))
+    return web_folder.write(page | {"cases.bin": _archive(index, files)}, Path(folder))
 
 
 def _archive(index: Mapping[str, object], files: Mapping[str, bytes]) -> bytes:

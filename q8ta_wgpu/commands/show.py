@@ -7,19 +7,19 @@ from pathlib import Path
 
 from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.arguments import device, opened, random_inputs, target_of
+from q8ta_wgpu.drawings.arrange import layers
+from q8ta_wgpu.drawings.cards import picture
+from q8ta_wgpu.drawings.html_page import page
+from q8ta_wgpu.drawings.svg import svg
 from q8ta_wgpu.errors import InputError, counted, printable
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
-from q8ta_wgpu.passes.layout_sync.report import layout_report
+from q8ta_wgpu.passes.layout_sync.layout_report import layout_report
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
-from q8ta_wgpu.view.arrange import layers
-from q8ta_wgpu.view.cards import picture
-from q8ta_wgpu.view.page import page
-from q8ta_wgpu.view.svg import svg
 from q8ta_wgpu.writing import write
 
 

@@ -7,10 +7,10 @@ from time import perf_counter
 
 from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.arguments import device, inputs, opened, random_inputs
+from q8ta_wgpu.drawings.plot import empty_figure, plot
+from q8ta_wgpu.drawings.times import as_json, as_trace
 from q8ta_wgpu.errors import printable
 from q8ta_wgpu.session.session import Session
-from q8ta_wgpu.view.plot import empty_figure, plot
-from q8ta_wgpu.view.times import as_json, as_trace
 from q8ta_wgpu.writing import write
 
 

@@ -37,7 +37,7 @@ def tune(options: argparse.Namespace) -> None:
 def _clear(device: str | None) -> None:
     from q8ta_wgpu.runtime import findings
     from q8ta_wgpu.runtime.adapters import open_device
-    from q8ta_wgpu.tune.cache import Cache
+    from q8ta_wgpu.tuning.cache import Cache
 
     opened = open_device(arguments.device(device))
     try:

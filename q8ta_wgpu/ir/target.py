@@ -58,7 +58,7 @@ class Target:
             again is faster than a dispatch that prepares it.
         unroll: whether loops are unrolled. Otherwise Mesa's compiler for CPUs keeps local arrays in memory.
         copies_windows: whether convolutions copy their windows for a 1x1 product where nothing was measured, as
-            ExecuTorch's Vulkan backend has them do on phones (passes/im2col.py).
+            ExecuTorch's Vulkan backend has them do on phones (passes/use_im2col.py).
         shuffles: whether eight threads of a workgroup are a subgroup, and exchange values faster than each loads them.
         matrix_units: the device's int8 matrix units that were found to compute right.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.bits import largest_factor
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.onnx_import.builder import OnnxBuilder
+from q8ta_wgpu.onnx_import.onnx_builder import OnnxBuilder
 
 _INT8 = 4
 """accuracy_level of a file whose activations may be rounded to int8."""

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from q8ta_wgpu.calibrate.insert import FloatProgram
 from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, shown
+from q8ta_wgpu.graph_quantization.insert import FloatProgram
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.ir.size import MOST, Dynamic, Size, Terms, traced_points
@@ -63,7 +63,7 @@ class Sizes:
     def __init__(self, source: File, sizes: object) -> None:
         """Raises as `from_onnx` does."""
         try:
-            from q8ta_wgpu.onnx_import.importer import import_program
+            from q8ta_wgpu.onnx_import.onnx_importer import import_program
             from q8ta_wgpu.onnx_import.read import read
         except ModuleNotFoundError as error:
             raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.onnx_import.builder import STORED, OnnxBuilder, Rule
+from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder, Rule
 from q8ta_wgpu.onnx_import.quantized import dequantize, held, quantize
 
 

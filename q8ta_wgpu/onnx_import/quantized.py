@@ -11,7 +11,7 @@ from onnx import TensorProto
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, RANGES, Array, QParams
 from q8ta_wgpu.ir.op import FLOAT_MAX, Builder
 from q8ta_wgpu.kernels.lib import onnx_calls
-from q8ta_wgpu.onnx_import.builder import NARROW, STORED, OnnxBuilder, Rule
+from q8ta_wgpu.onnx_import.onnx_builder import NARROW, STORED, OnnxBuilder, Rule
 
 
 def _bounds(dtype: int) -> tuple[int, int]:

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
 from q8ta_wgpu.ir.graph import INT32
-from q8ta_wgpu.onnx_import import nodes
-from q8ta_wgpu.onnx_import.builder import STORED, OnnxBuilder
-from q8ta_wgpu.onnx_import.nodes import FLOAT, INTEGERS, RESULTS
+from q8ta_wgpu.onnx_import import onnx_nodes
+from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
+from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS
 from q8ta_wgpu.onnx_import.read import array_of
 
 Values = Sequence["str | None"]
@@ -34,7 +34,7 @@ def _constant(
         array = np.asarray(value, np.int64)
     else:
         raise RefusedError(f"its {name} is not supported: it must be a dense tensor of numbers")
-    return [(b.raw_constant(array), nodes.dtype_of(array))]
+    return [(b.raw_constant(array), onnx_nodes.dtype_of(array))]
 
 
 def _shape(
@@ -69,15 +69,15 @@ def _cast(
     assert x is not None
     wanted = dtypes[1] if node.op_type == "CastLike" else int(attrs["to"])
     array = b.array(x)
-    if array is not None and wanted in (FLOAT, *RESULTS, *nodes.FLOATS):
+    if array is not None and wanted in (FLOAT, *RESULTS, *onnx_nodes.FLOATS):
         with np.errstate(all="ignore"):
             converted = array.astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
         return [(b.raw_constant(converted), wanted)]
     for dtype in (source, wanted):
         if dtype != FLOAT and dtype not in RESULTS:
             raise RefusedError(
-                f"it converts {nodes.dtype_name(source)} to {nodes.dtype_name(wanted)}: numbers are float32, integers "
-                "and bools here"
+                f"it converts {onnx_nodes.dtype_name(source)} to {onnx_nodes.dtype_name(wanted)}: numbers are float32, "
+                "integers and bools here"
             )
     if source == wanted:
         return [(x, wanted)]

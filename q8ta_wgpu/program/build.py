@@ -12,8 +12,8 @@ from q8ta_wgpu.ir.graph import RANGES, Array, Graph, State, TensorType
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.passes.layout_sync.limits import too_large
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program import slots as memory
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program

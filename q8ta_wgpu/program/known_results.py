@@ -21,7 +21,7 @@ from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 

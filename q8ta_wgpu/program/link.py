@@ -34,7 +34,7 @@ from q8ta_wgpu.ir.layout import Layout, packed_axis
 from q8ta_wgpu.ir.op import Op, dims
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.program import resolve
-from q8ta_wgpu.program.wgsl import files
+from q8ta_wgpu.program.wgsl_definitions import files
 
 _FIELD = {np.uint32: "u32", np.int32: "i32", np.float32: "f32", tuple: "vec4<u32>"}
 _BUFFER = {INT8X4: "u32", INT16X4: "vec2<u32>", "int8": "u32", "int16": "u32", INT32: "i32", FLOAT32: "f32"}

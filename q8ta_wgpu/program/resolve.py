@@ -1,8 +1,8 @@
 """Resolves the names in a shader: collects the definitions that its `main` uses, directly or not, from all files.
 
 A kernel names the file of its `main`. If several files define a name, the kernel also names the file to take it from,
-or binds the name by `name=meaning`. All other names are found in an index (wgsl.py). A module contains only definitions
-that are used, each below a comment with its file and line.
+or binds the name by `name=meaning`. All other names are found in an index (wgsl_definitions.py). A module contains only
+definitions that are used, each below a comment with its file and line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from q8ta_wgpu.errors import LinkError
 from q8ta_wgpu.program.layout_functions import layout_functions
 from q8ta_wgpu.program.unroll import constants, unroll
-from q8ta_wgpu.program.wgsl import DIRECTIVES, Definition, definitions, files, scan
+from q8ta_wgpu.program.wgsl_definitions import DIRECTIVES, Definition, definitions, files, scan
 
 
 def complete(text: str) -> str:

@@ -17,12 +17,12 @@ from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.constants import Shared
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.device_states import States
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
-from q8ta_wgpu.runtime.states import States
 from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within, timestamps
 
 Words = NDArray[Any]

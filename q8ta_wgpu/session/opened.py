@@ -12,7 +12,7 @@ from q8ta_wgpu.ir.graph import INT8, RANGES, Graph
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
@@ -20,7 +20,7 @@ from q8ta_wgpu.program.program import Program
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
-    from q8ta_wgpu.tune.report import Tuning
+    from q8ta_wgpu.tuning.tuning_report import Tuning
 
 _PRODUCTS = frozenset(
     f"{width}_{op.name}"
@@ -114,7 +114,7 @@ class Opened:
         self.took = Opening(opened - started, scheduled - opened, loaded - scheduled)
 
     def _tuned(self, device: Device, tune: bool | None) -> Tuning | None:
-        from q8ta_wgpu.tune import tuner
+        from q8ta_wgpu.tuning import tuner
 
         if not (tune or tuner.wanted(device)):
             return None

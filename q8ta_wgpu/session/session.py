@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.model.row_indices import RowIndices
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.binding import Binding
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
-    from q8ta_wgpu.tune.report import Tuning
+    from q8ta_wgpu.tuning.tuning_report import Tuning
 
 Array = NDArray[Any]
 
@@ -55,10 +55,11 @@ class Session:
             matrix units that compute right on this adapter, and the network has int8 products large enough for them.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, for comparison. Results are the same bytes.
-        tune: True chooses kernels and layouts by measured times (`q8ta_wgpu.tune`) instead of estimates. Times that are
-            not in the user's cache are measured first. False never measures. None, the default, measures the heaviest
-            calls on adapters of unknown families, for about a second in each session until all are in the cache. Only
-            tuned sessions read the cache. `print(session.tuning)` shows the result. Results are the same bytes.
+        tune: True chooses kernels and layouts by measured times (`q8ta_wgpu.tuning`) instead of estimates. Times that
+            are not in the user's cache are measured first. False never measures. None, the default, measures the
+            heaviest calls on adapters of unknown families, for about a second in each session until all are in the
+            cache. Only tuned sessions read the cache. `print(session.tuning)` shows the result. Results are the same
+            bytes.
 
     Attributes:
         model: the model.

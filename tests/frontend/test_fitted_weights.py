@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu.calibrate import weights
+from q8ta_wgpu.graph_quantization import weight_rounding
 from q8ta_wgpu.ir.graph import Array
 
 ENDS = (-20, 20)
@@ -33,11 +33,11 @@ def test_errors_are_taken_over_by_the_inputs_behind(groups: int, outputs: int, s
     covariance = x.swapaxes(1, 2) @ x / (4 * size)
     weight = rng.normal(size=(groups * outputs, size))
     step = np.abs(weight).max(1, keepdims=True) / (ENDS[1] + 3)
-    found = weights.rounded(weight, step, ENDS, covariance)
-    damping = weights._DAMPING * covariance.diagonal(axis1=1, axis2=2).mean(1)
+    found = weight_rounding.rounded(weight, step, ENDS, covariance)
+    damping = weight_rounding._DAMPING * covariance.diagonal(axis1=1, axis2=2).mean(1)
     parts = zip(np.split(weight, groups), np.split(step, groups), covariance, damping, strict=True)
     wanted = np.concatenate([_spread(w, s, c + d * np.eye(size)) for w, s, c, d in parts])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
     assert np.abs(found / step).max() == pytest.approx(ENDS[1])
-    nearest = weights.rounded(weight, step, ENDS, None)
+    nearest = weight_rounding.rounded(weight, step, ENDS, None)
     assert (found != nearest).any()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
-from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.ir import bits
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, check, data, ops

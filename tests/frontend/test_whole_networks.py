@@ -14,7 +14,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, simulation
 from tests.harness import flat

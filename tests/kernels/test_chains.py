@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.plan import Plan
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan
 from q8ta_wgpu.runtime.device import Device
 from tests import epilogue_graphs, harness, op_graphs, oracle
 from tests.harness import stages_of

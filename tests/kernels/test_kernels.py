@@ -15,8 +15,8 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.passes.layout_sync.options import transitions
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from tests import attention_graphs, epilogue_graphs, harness, op_graphs

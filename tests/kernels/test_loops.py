@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, LOOP_TURNS, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, op_graphs

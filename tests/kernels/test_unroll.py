@@ -13,7 +13,7 @@ from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.program import Dispatch, Port, Program
 from q8ta_wgpu.program.unroll import MOST_TURNS, unroll
-from q8ta_wgpu.program.wgsl import definitions, scan
+from q8ta_wgpu.program.wgsl_definitions import definitions, scan
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from tests import harness, op_graphs

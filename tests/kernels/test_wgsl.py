@@ -25,10 +25,10 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.layout_sync.plan import Step, sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import Step, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.wgsl import definitions, files, scan
+from q8ta_wgpu.program.wgsl_definitions import definitions, files, scan
 from q8ta_wgpu.runtime.rates import unit_module
 from tests import attention_graphs, harness, states
 from tests.kernels import test_chains, test_rows_with_scales

@@ -17,8 +17,8 @@ from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import fitting
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device

@@ -25,9 +25,9 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.layout_report import layout_report
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import input_layouts
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
-from q8ta_wgpu.passes.layout_sync.report import layout_report
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
@@ -90,7 +90,7 @@ def test_plans_are_deterministic(graph: Graph, policy: str) -> None:
 
 
 PRINT_PLANS = """
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, sync_layouts
 from q8ta_wgpu.ir.target import BASELINE
 from tests.layout_graphs import random_graph
 for seed in range(20):

@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.kernels import ONNX
-from q8ta_wgpu.onnx_import.walk import RULES
+from q8ta_wgpu.onnx_import.onnx_walk import RULES
 
 PASSED, REFUSED, FAILED = "passed", "refused", "failed"
 

@@ -14,9 +14,9 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
-from q8ta_wgpu.passes.im2col import rewritable, with_im2col
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.passes.use_im2col import rewritable, with_im2col
 from q8ta_wgpu.runtime.device import Device
 from tests import epilogue_graphs, harness, op_graphs
 from tests.clock import by_estimate, tuned

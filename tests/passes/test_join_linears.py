@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.arithmetic import FRACTION
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.reference import run
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import data

@@ -121,7 +121,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     expected |= {
         str(p.relative_to(ROOT)) for part in ("js", "page") for p in (ROOT / "q8ta_wgpu" / "web" / part).iterdir()
     }
-    expected |= {"q8ta_wgpu/py.typed", "q8ta_wgpu/view/page.html"}
+    expected |= {"q8ta_wgpu/py.typed", "q8ta_wgpu/drawings/html_page.html"}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 

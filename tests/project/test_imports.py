@@ -1,4 +1,5 @@
-"""The rooms of the house: which folder may import which, without a circle; where torch, wgpu and safetensors may be."""
+"""The rooms of the house: which folder may import which, without a circle; where torch, wgpu and safetensors may be;
+what names mean."""
 
 from __future__ import annotations
 
@@ -55,24 +56,26 @@ ROOMS: dict[str, set[str]] = {
         "kernels.epilogue",
         "kernels.lib",
         "kernels.move",
-        "passes.im2col",
+        "passes.use_im2col",
         "passes.plan",
     }
     | REWRITING,
     "passes.layout_sync": TABLE,
-    "passes.im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
+    "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.notes": set(),
     "frontend.nodes": TABLE | {"frontend.notes"},
     "frontend.moves": TABLE | {"frontend.nodes"},
-    "frontend.importer.builder": GRAPH,
-    "calibrate": GRAPH | {"passes", "passes.plan", *REWRITING},
-    "onnx_import": GRAPH | {"calibrate", "frontend.importer.builder", "kernels.lib", "passes", "progress", "session"},
+    "frontend.importer.graph_builder": GRAPH,
+    "graph_quantization": GRAPH | {"passes", "passes.plan", *REWRITING},
+    "onnx_import": GRAPH
+    | {"graph_quantization", "frontend.importer.graph_builder", "kernels.lib", "passes", "progress", "session"},
     "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes"},
-    "frontend.importer": GRAPH | {"frontend.importer.builder", "frontend.nodes", "frontend.notes", "frontend.export"},
+    "frontend.importer": GRAPH
+    | {"frontend.importer.graph_builder", "frontend.nodes", "frontend.notes", "frontend.export"},
     "frontend.calibrate": GRAPH
-    | {"calibrate", "frontend.moves", "frontend.multiply_adds", "kernels.attention", "passes.plan", *FRONTEND},
+    | {"graph_quantization", "frontend.moves", "frontend.multiply_adds", "kernels.attention", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", "frontend.multiply_adds", *FRONTEND},
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH
@@ -89,13 +92,13 @@ ROOMS: dict[str, set[str]] = {
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress", "writing"},
-    "tune": TABLE | {"kernels.product", "passes.im2col", "passes.layout_sync", "program", "progress", "runtime"},
-    "view": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
+    "tuning": TABLE | {"kernels.product", "passes.use_im2col", "passes.layout_sync", "program", "progress", "runtime"},
+    "drawings": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
-    | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tune", "session", "view"}
+    | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tuning", "session", "drawings"}
     | {"web", "writing", "kernels.product"},
     "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
-    "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tune"},
+    "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tuning"},
 }
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""
 
@@ -105,7 +108,7 @@ OUTSIDE: dict[str, set[str]] = {
     "frontend": {"torch", "torchao", "triton", "matplotlib"},
     "onnx_import": {"onnx", "onnxruntime"},
     "progress": {"rich"},
-    "view": {"fast_sugiyama", "matplotlib"},
+    "drawings": {"fast_sugiyama", "matplotlib"},
 }
 """Packages beyond the standard library and numpy."""
 
@@ -191,6 +194,18 @@ def test_every_room_says_what_it_is() -> None:
         path = MODULES[name]
         if path.name == "__init__.py":
             assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
+
+
+def test_a_name_stands_for_one_file() -> None:
+    """Of Python files and their folders, and of WGSL files, no two share a name. A folder and a file in it may."""
+    places: dict[str, set[str]] = {}
+    for name in MODULES:
+        above, _, own = name.rpartition(".")
+        if above.rpartition(".")[2] != own:  # the file that is its folder's subject, as kernels.rotary.rotary
+            places.setdefault(own, set()).add(name)
+    shaders = [path.stem for folder in ("kernels", "passes") for path in (ROOT / folder).glob("**/*.wgsl")]
+    assert {own: sorted(names) for own, names in places.items() if len(names) > 1} == {}
+    assert [stem for stem in set(shaders) if shaders.count(stem) > 1] == []
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:

@@ -10,7 +10,7 @@ import pytest
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import cache, timer
+from q8ta_wgpu.tuning import cache, timer
 from tests.frontend.test_whole_networks import quantized
 
 

@@ -20,7 +20,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import cache
+from q8ta_wgpu.tuning import cache
 from tests import harness, op_graphs
 from tests.harness import stages_of
 

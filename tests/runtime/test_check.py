@@ -20,7 +20,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.web import export
+from q8ta_wgpu.web import web_folder
 from tests.small import small_model
 
 Captured = pytest.CaptureFixture[str]
@@ -55,7 +55,7 @@ def test_the_page_of_checks_holds_every_kernel_and_is_small(tmp_path: Path, monk
 def test_samples_are_no_trivial_ones() -> None:
     """Results of sums take many values, and few of them are at the ends. Those that pages compare vary, too."""
     for sample in every_sample(BASELINE):
-        stored = {name: sample.graph.stored(name, array) for name, array in export.sample(sample.graph).items()}
+        stored = {name: sample.graph.stored(name, array) for name, array in web_folder.sample(sample.graph).items()}
         made_up = reference.run(sample.graph, stored)[sample.graph.outputs[0]]
         assert np.unique(made_up).size > min(3, np.unique(sample.expected).size) - 1, sample.kernel
         low, high = RANGES[sample.graph.types[sample.graph.outputs[0]].dtype]

@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import resolve
-from q8ta_wgpu.program.wgsl import files
+from q8ta_wgpu.program.wgsl_definitions import files
 from q8ta_wgpu.runtime import adapters, engine, engines, rates
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device

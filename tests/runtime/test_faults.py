@@ -13,8 +13,8 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import cache as tune_cache
-from q8ta_wgpu.tune.cache import Cache
+from q8ta_wgpu.tuning import cache as tune_cache
+from q8ta_wgpu.tuning.cache import Cache
 from tests.small import small_input, small_model
 
 ROOT = Path(__file__).parents[2]

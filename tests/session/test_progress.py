@@ -130,7 +130,7 @@ def test_quantizing_and_compiling_tell_every_step(monkeypatch: pytest.MonkeyPatc
     def recorded(doing: str, shown: bool = True) -> Iterator[progress.Update]:
         yield lambda done, total, what: seen.append((done, total, f"{doing}: {what}"))
 
-    monkeypatch.setattr("q8ta_wgpu.frontend.quantize.bar", recorded)
+    monkeypatch.setattr("q8ta_wgpu.frontend.quantize_module.bar", recorded)
     monkeypatch.setattr("q8ta_wgpu.frontend.compile.bar", recorded)
     x = torch.ones(1, 4)
     q8.compile(q8.quantize(torch.nn.Linear(4, 4).eval(), (x,), calibration=[x, x]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from q8ta_wgpu.web import export
+from q8ta_wgpu.web import web_folder
 from tests.small import small_input
 from tests.web.engines import Node as NodeJS
 from tests.web.engines import served
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the server serves: the small model in `small`, of which tests copy."""
     made = tmp_path_factory.mktemp("web")
     (made / "package.json").write_text('{"type": "module"}')
-    export.export_web(MODEL, made / "small")
+    web_folder.export_web(MODEL, made / "small")
     (made / "small" / "x.bin").write_bytes(small_input().tobytes())
     return made
 

@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, INT32, Graph, Node, QParam
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.web import export
+from q8ta_wgpu.web import web_folder
 from tests import int16_graphs, op_graphs
 from tests.kernels import test_rows_with_scales
 from tests.passes.test_join_linears import compiled as of_parts
@@ -137,7 +137,7 @@ COUNTED = """
 
 def test_a_full_cache_refuses_the_next_run_in_the_page(js: Any, folder: Path) -> None:
     model, items = counting(), items_of(4)
-    export.export_web(model, folder / "counting")
+    web_folder.export_web(model, folder / "counting")
     for i, x in enumerate(items):
         (folder / "counting" / f"x{i}.bin").write_bytes(x.numpy().tobytes())
     found = js(COUNTED, "counting")
@@ -170,7 +170,7 @@ def test_rows_are_written_in_the_page(js: Any, folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_states_stay_in_the_page(kind: str, js: Any, folder: Path) -> None:
     model, items = compiled("cell"), [x.numpy() for (x,) in calls("cell", 0, 4)]
-    export.export_web(model, folder / "cell")
+    web_folder.export_web(model, folder / "cell")
     for i, x in enumerate(items):
         (folder / "cell" / f"x{i}.bin").write_bytes(x.tobytes())
     found = js(STATES, "cell", options={"kind": kind})
@@ -207,7 +207,7 @@ def test_the_sample_is_verified(js: Any, folder: Path) -> None:
     data = json.dumps(text).encode()
     (made / "cpu.json").write_bytes(data)
     net = json.loads((made / "net.json").read_text())
-    net["programs"]["cpu"]["program"] = export._described("cpu.json", data)
+    net["programs"]["cpu"]["program"] = web_folder._described("cpu.json", data)
     (made / "net.json").write_text(json.dumps(net))
     with pytest.raises(JavaScriptError, match=r"bytes: .*SwiftShader.* computes other bytes than the reference"):
         js("", "unequal")

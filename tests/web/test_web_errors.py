@@ -13,7 +13,7 @@ import pytest
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.web import export
+from q8ta_wgpu.web import web_folder
 from tests.web.engines import JavaScriptError
 from tests.web.engines import Node as NodeJS
 from tests.web.exports import RUN, copied
@@ -138,7 +138,7 @@ def test_nothing_is_left_on_a_device(js: Any, folder: Path) -> None:
     graph = Graph(inputs=["a", "b"], outputs=["y", "z"], types=dict.fromkeys(("a", "b", "y", "z"), picture))
     attrs = {"a_multiplier": 1 << 14, "b_multiplier": 1 << 13, "shift": 14, "lo": -128, "hi": 127}
     graph.nodes = [Node("q8ta_add", ("a", "b"), "y", attrs), Node("q8ta_add", ("b", "a"), "z", attrs)]
-    export.export_web(Model(graph, Structure({"list": [0, 1]})), folder / "pictures")
+    web_folder.export_web(Model(graph, Structure({"list": [0, 1]})), folder / "pictures")
     code = """
         const device = await (await navigator.gpu.requestAdapter()).requestDevice();
         const live = new Set(), staging = new Set(), said = [];

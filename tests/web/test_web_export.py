@@ -18,19 +18,19 @@ from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
 from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
-from q8ta_wgpu.web import bundle, export, pixels
+from q8ta_wgpu.web import bundle, pixels, web_folder
 from tests.small import small_model
 from tests.web import engines
 from tests.web.exports import lacking
 
 MODEL = small_model()
 CHECKING = {"archive", "check", "checks"}
-MODULES = sorted(path for path in (Path(export.__file__).parent / "js").glob("*.js") if path.stem not in CHECKING)
+MODULES = sorted(path for path in (Path(web_folder.__file__).parent / "js").glob("*.js") if path.stem not in CHECKING)
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export.export_web(MODEL, tmp_path_factory.mktemp("web"))
+    return web_folder.export_web(MODEL, tmp_path_factory.mktemp("web"))
 
 
 def test_no_picture_has_16_bits() -> None:
@@ -46,7 +46,7 @@ def test_places_of_bytes(layout: Any) -> None:
     words = pack(x, layout)
     places = [
         [i // axis["block"] * axis["far"] + i % axis["block"] * axis["near"] for i in range(axis["size"])]
-        for axis in export._axes(shape, layout)
+        for axis in web_folder._axes(shape, layout)
     ]
     found = sum(np.array(p).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, p in enumerate(places))
     np.testing.assert_array_equal(words.view(np.int8)[found], x)
@@ -112,7 +112,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_targets_no_browser_has(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="no browser offers the matrix units of odd"):
-        export.export_web(MODEL, tmp_path, Target("odd", matrix_units=(MatrixUnit(16, 16, 32, 32),)))
+        web_folder.export_web(MODEL, tmp_path, Target("odd", matrix_units=(MatrixUnit(16, 16, 32, 32),)))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
-        export.export_web(MODEL, tmp_path / "file")
+        web_folder.export_web(MODEL, tmp_path / "file")

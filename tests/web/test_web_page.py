@@ -21,7 +21,7 @@ from q8ta_wgpu.commands import example, export_web
 from q8ta_wgpu.commands.example import Sample
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import BASELINE, Target
-from q8ta_wgpu.web import export
+from q8ta_wgpu.web import web_folder
 from tests.web import engines
 from tests.web.engines import Chromium
 from tests.web.exports import LOAD, demo_model, equal, lacking, network, outputs
@@ -317,7 +317,7 @@ def test_faults_are_found(
     chromium: Chromium, url: str, folder: Path, model: q8.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four kernels one computes nothing and one does not compile; of the network one weight is another."""
-    original, made = export._program, itertools.count()
+    original, made = web_folder._program, itertools.count()
 
     def faulty(*arguments: Any) -> dict[str, Any]:
         program, number = original(*arguments), next(made)
@@ -326,15 +326,15 @@ def test_faults_are_found(
         return {**program, "shaders": texts if change[0] else program["shaders"]}
 
     monkeypatch.setattr(export_web, "samples", few)
-    monkeypatch.setattr(export, "_program", faulty)
-    weights = export._weights
+    monkeypatch.setattr(web_folder, "_program", faulty)
+    weights = web_folder._weights
     last = itertools.count()
 
     def other(program: Any) -> Any:
         data, places = weights(program)
         return (data if next(last) < 4 else bytes([data[0] ^ 64]) + data[1:]), places
 
-    monkeypatch.setattr(export, "_weights", other)
+    monkeypatch.setattr(web_folder, "_weights", other)
     export_web.write_check({"small": model}, folder / "faulty", "0")
     names = [sample.kernel for sample in few(BASELINE)]
     page = Page(chromium, f"{url}faulty/")

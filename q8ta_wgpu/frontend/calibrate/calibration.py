@@ -21,13 +21,13 @@ from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
-from q8ta_wgpu.frontend.calibrate.states import share_states, store_finely
+from q8ta_wgpu.frontend.calibrate.state_precision import share_states, store_finely
 from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
 from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
+from q8ta_wgpu.frontend.export.buffers_as_inputs import States
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.lifted import lifted
-from q8ta_wgpu.frontend.export.states import States
 from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.frontend.notes import SIZES, noted

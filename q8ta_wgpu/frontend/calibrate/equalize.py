@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.channels import Channels, axis_of, channels_of
+from q8ta_wgpu.frontend.calibrate.channel_readers import Channels, axis_of, channels_of
 from q8ta_wgpu.frontend.export.editor import set_constants, tensors_of
 from q8ta_wgpu.frontend.export.norms import by_input, by_output
 from q8ta_wgpu.frontend.export.sized import Sized

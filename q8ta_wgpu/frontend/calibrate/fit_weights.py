@@ -1,5 +1,5 @@
 """Rounds the weights of a prepared torch module so that its layers' results change least, for the inputs that they read
-in calibration. The rounding itself is q8ta_wgpu/calibrate/weights.py, without torch."""
+in calibration. The rounding itself is q8ta_wgpu/graph_quantization/weight_rounding.py, without torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.calibrate import weights
-from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.watches import unwatch, watch
 from q8ta_wgpu.frontend.export.editor import folded, set_constants
@@ -26,6 +25,7 @@ from q8ta_wgpu.frontend.nodes import (
     multiplies,
     named_arguments,
 )
+from q8ta_wgpu.graph_quantization import weight_rounding
 from q8ta_wgpu.ir.graph import Array
 
 
@@ -48,7 +48,7 @@ class Inputs(torch.nn.Module):
         defaults, axes = (("stride", 1), ("padding", 0), ("dilation", 1)), len(shape) - 2 if windowed else 0
         stride, padding, dilation = (_each(arguments.get(name, default), axes) for name, default in defaults)
         steps = [(s, (p, p), d) for s, p, d in zip(stride, padding, dilation, strict=True)]
-        self.met = weights.Inputs(shape, steps, arguments.get("groups", 1), windowed, coarse)
+        self.met = weight_rounding.Inputs(shape, steps, arguments.get("groups", 1), windowed, coarse)
 
     def forward(self, x: Tensor) -> None:
         """Counts a batch."""
@@ -110,7 +110,7 @@ def _rounded(weight: Tensor, observer: Any, covariance: Array | None) -> Tensor:
     """A weight rounded to multiples of its observer's step, in float64."""
     step, *ends = _grid(weight, observer)
     fits = None if observer.ch_axis else covariance
-    return torch.from_numpy(weights.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits, _cholesky))
+    return torch.from_numpy(weight_rounding.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits, _cholesky))
 
 
 def _cholesky(matrices: Array) -> Array:

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.rounder import known_scales
-from q8ta_wgpu.frontend.calibrate.states import feed_back, states_of
+from q8ta_wgpu.frontend.calibrate.state_precision import feed_back, states_of
 from q8ta_wgpu.frontend.multiply_adds import size_of
 
 _INPUTS = 4

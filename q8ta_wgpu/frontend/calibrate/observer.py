@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.calibrate.ranges import ROOM, Peaks, best_range, farther
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
+from q8ta_wgpu.graph_quantization.ranges import ROOM, Peaks, best_range, farther
 
 _AT_ONCE = 1 << 16
 """Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the

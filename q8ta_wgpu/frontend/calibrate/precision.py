@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.calls import Calls
-from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, softmax, usual_noise
-from q8ta_wgpu.frontend.calibrate.states import near_state, states_of
+from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, always, beside_states, by_rows, cheap, ranked, traffic, widths
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
+from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.calibrate.widen import widen
 
 _MOSTLY = 2.0

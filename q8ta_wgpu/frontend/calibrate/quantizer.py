@@ -14,12 +14,12 @@ from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
-from q8ta_wgpu.frontend.calibrate.states import keep_sums, widen_states
+from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, widen_states
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, feeds_states, weights_of
+from q8ta_wgpu.frontend.export.remove_no_ops import remove_identities
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
-from q8ta_wgpu.frontend.export.simplify import remove_identities
 from q8ta_wgpu.frontend.importer.importer import Imported, import_float
 from q8ta_wgpu.frontend.nodes import (
     constant,

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from q8ta_wgpu.calibrate.ranges import EPS
-from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import (
     PerChannelWeightObserver,
     RangeObserver,
@@ -23,6 +22,7 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
 )
+from q8ta_wgpu.graph_quantization.ranges import EPS
 from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import QParams
 

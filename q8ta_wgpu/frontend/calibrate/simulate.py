@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.heads import InParts
-from q8ta_wgpu.frontend.calibrate.states import states_of
+from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.stored import Reads, Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_float, kind

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate import scheme
-from q8ta_wgpu.frontend.calibrate.groups import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
-from q8ta_wgpu.frontend.calibrate.states import states_of
+from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum

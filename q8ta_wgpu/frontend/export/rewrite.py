@@ -15,8 +15,8 @@ from torch.fx import Graph, Node
 from q8ta_wgpu.frontend.export.decompose import table
 from q8ta_wgpu.frontend.export.editor import call, operators_of, replace, splice, value_of
 from q8ta_wgpu.frontend.export.folding import is_pure
+from q8ta_wgpu.frontend.export.remove_no_ops import is_idle_dropout
 from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
-from q8ta_wgpu.frontend.export.simplify import is_idle_dropout
 from q8ta_wgpu.frontend.export.writes import compute_written
 from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments, transforms
 from q8ta_wgpu.frontend.notes import TRANSFORM, note

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
 from q8ta_wgpu.frontend.importer.integer_ranges import Ranges, is_integer, name_of
 from q8ta_wgpu.frontend.nodes import integer, named_arguments
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
+from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.nodes import QDQ, named_arguments
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType

@@ -16,8 +16,8 @@ from q8ta_wgpu.frontend.export.folding import computed
 from q8ta_wgpu.frontend.export.pairs import RULES
 from q8ta_wgpu.frontend.export.recurrent_layers import feeds_states
 from q8ta_wgpu.frontend.importer import qdq
-from q8ta_wgpu.frontend.importer.builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, imported_as, is_bool, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.input_bounds import bounds_of, is_number
 from q8ta_wgpu.frontend.importer.integer_ranges import (
     EXACT,

@@ -45,7 +45,7 @@ export function structured(tree, outputs) {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, structured(item, outputs)]));
 }
 
-/** The made-up inputs whose outputs' hash the export holds; q8ta_wgpu/web/export.py makes the same. */
+/** The made-up inputs whose outputs' hash the export holds; q8ta_wgpu/web/web_folder.py makes the same. */
 export const samples = (ports) => Object.fromEntries(ports.map((port, i) => [port.name, sample(port, i << 24)]));
 
 function sample(port, first) {

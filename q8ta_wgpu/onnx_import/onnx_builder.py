@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.frontend.importer.builder import GraphBuilder
+from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.kernels import ONNX
-from q8ta_wgpu.onnx_import import nodes
-from q8ta_wgpu.onnx_import.nodes import RESULTS
+from q8ta_wgpu.onnx_import import onnx_nodes
+from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
 
 STORED: dict[int, tuple[str, int]] = {
     TensorProto.INT8: (INT8X4, 0),
@@ -68,11 +68,11 @@ class OnnxBuilder(GraphBuilder):
         version = self.opsets[""]
         schema = onnx.defs.get_schema(name, version, "")
         operands = list(inputs)
-        if not nodes.is_variadic(schema):
+        if not onnx_nodes.is_variadic(schema):
             operands += [None] * (len(schema.inputs) - len(operands))
         call = {"inputs": operands, "outputs": 1, "operator": name, "opset": version}
         own = {key: value for key, value in attributes.items() if value is not None}
-        return ONNX[name][1](self, {**nodes.defaults(schema), **call, **own})
+        return ONNX[name][1](self, {**onnx_nodes.defaults(schema), **call, **own})
 
     def raw_constant(self, array: Array, hint: str = "") -> str:
         """Notes a constant of any dtype, which is added to the graph when it is first read."""

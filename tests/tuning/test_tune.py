@@ -23,13 +23,13 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.options import clone_call
-from q8ta_wgpu.passes.layout_sync.plan import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import tuner as tune
-from q8ta_wgpu.tune.cache import Cache
-from q8ta_wgpu.tune.timer import Timer
+from q8ta_wgpu.tuning import tuner as tune
+from q8ta_wgpu.tuning.cache import Cache
+from q8ta_wgpu.tuning.timer import Timer
 from tests import harness
 from tests.clock import INFO, Clock, Price, by_estimate, drawn, tuned
 from tests.layout_graphs import random_graph, random_inputs

@@ -18,14 +18,14 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
-from q8ta_wgpu.passes.layout_sync.plan import Step, sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import Step, sync_layouts
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.wgsl import definitions
+from q8ta_wgpu.program.wgsl_definitions import definitions
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import timer as tune_timer
-from q8ta_wgpu.tune import tuner as tune
-from q8ta_wgpu.tune.cache import Cache
-from q8ta_wgpu.tune.timer import Timed, Timer
+from q8ta_wgpu.tuning import timer as tune_timer
+from q8ta_wgpu.tuning import tuner as tune
+from q8ta_wgpu.tuning.cache import Cache
+from q8ta_wgpu.tuning.timer import Timed, Timer
 from tests import op_graphs
 from tests.clock import INFO, Clock, by_estimate, tuned
 from tests.small import small_model

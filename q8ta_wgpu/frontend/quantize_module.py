@@ -35,7 +35,7 @@ from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, note
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
-from q8ta_wgpu.onnx_import.quantize import quantize as quantize_file
+from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -80,8 +80,8 @@ def quantize(
     **of_file: Any,
 ) -> ExportedProgram | Model:
     """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it.
-    `module` may also be a float ONNX file, its path or bytes. It is then quantized by `q8ta_wgpu.onnx_import.quantize`,
-    to a Model.
+    `module` may also be a float ONNX file, its path or bytes. It is then quantized to a Model, by
+    `q8ta_wgpu.onnx_import.quantize_onnx`.
 
     Examples:
         >>> exported = q8.quantize(module, (x,), calibration=[x, 2 * x])    # some dozens of real inputs, in practice

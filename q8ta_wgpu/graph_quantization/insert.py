@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from q8ta_wgpu.calibrate.ranges import EPS, Range
-from q8ta_wgpu.calibrate.weights import Inputs, rounded
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.graph_quantization.ranges import EPS, Range
+from q8ta_wgpu.graph_quantization.weight_rounding import Inputs, rounded
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, WeightedSum
 from q8ta_wgpu.kernels import OPS

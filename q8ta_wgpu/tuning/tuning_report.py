@@ -8,7 +8,7 @@ from pathlib import Path
 
 from q8ta_wgpu.ir.graph import Call, Graph
 from q8ta_wgpu.ir.kernel import Variant
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Tuning:
 
     Attributes:
         device: the adapter's name.
-        graph: the graph of `plan`. Some of its convolutions may be two dispatches (passes/im2col.py).
+        graph: the graph of `plan`. Some of its convolutions may be two dispatches (passes/use_im2col.py).
         rules: the plan by estimates.
         plan: the plan by measurement.
         microseconds: time of each candidate, by call and variant.

@@ -1,4 +1,4 @@
-"""Imports an ONNX program: its inputs and constants, its nodes (walk.py), and its outputs."""
+"""Imports an ONNX program: its inputs and constants, its nodes (onnx_walk.py), and its outputs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.calibrate.insert import FloatProgram
 from q8ta_wgpu.errors import UnsupportedError, shown
+from q8ta_wgpu.graph_quantization.insert import FloatProgram
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, TensorType
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.onnx_import import nodes
-from q8ta_wgpu.onnx_import.builder import STORED
-from q8ta_wgpu.onnx_import.nodes import RESULTS
+from q8ta_wgpu.onnx_import import onnx_nodes
+from q8ta_wgpu.onnx_import.onnx_builder import STORED
+from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
+from q8ta_wgpu.onnx_import.onnx_walk import Scope, Walk
 from q8ta_wgpu.onnx_import.read import Program
-from q8ta_wgpu.onnx_import.walk import Scope, Walk
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Importer(Walk):
     def run(self) -> tuple[FloatProgram, Structure]:
         scope, graph = Scope(), self.program.graph
         for name, array in self.program.constants.items():
-            self.define(scope, name, self.raw_constant(array, name), nodes.dtype_of(array))
+            self.define(scope, name, self.raw_constant(array, name), onnx_nodes.dtype_of(array))
         for port in graph.input:
             if port.name not in self.program.constants:
                 self._input(scope, port)
@@ -96,9 +96,9 @@ class _Importer(Walk):
                 graph.types[name] = TensorType(shape, stored, self.read_as(name, dtype))
             case TensorProto.INT32 | TensorProto.INT64:
                 graph.types[name] = TensorType(shape, INT32)
-                graph.bounds[name] = nodes.bounds_of(self.program, name)
+                graph.bounds[name] = onnx_nodes.bounds_of(self.program, name)
             case _:
-                found = nodes.dtype_name(dtype)
+                found = onnx_nodes.dtype_name(dtype)
                 raise UnsupportedError(
                     f"input {shown(name)} must be float32, bool, int64, int32, int16, int8 or uint8, found {found}: "
                     "convert it before the network"

@@ -9,9 +9,9 @@ from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, plan_of, sync_layouts
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.options import problem_of
-from q8ta_wgpu.passes.layout_sync.plan import Plan, plan_of, sync_layouts
 from q8ta_wgpu.passes.layout_sync.problem import Choice, Problem
 
 

@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.drawings.arrange import HEIGHT, WIDTH, arrange
+from q8ta_wgpu.drawings.cards import Picture, picture
+from q8ta_wgpu.drawings.html_page import page
+from q8ta_wgpu.drawings.plot import plot
+from q8ta_wgpu.drawings.svg import svg
+from q8ta_wgpu.drawings.times import as_json, as_trace
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.timing import Timing
-from q8ta_wgpu.view.arrange import HEIGHT, WIDTH, arrange
-from q8ta_wgpu.view.cards import Picture, picture
-from q8ta_wgpu.view.page import page
-from q8ta_wgpu.view.plot import plot
-from q8ta_wgpu.view.svg import svg
-from q8ta_wgpu.view.times import as_json, as_trace
 from tests.layout_graphs import random_graph
 from tests.small import MIDDLE, small_input, small_model
 

@@ -2,7 +2,7 @@
 
 The bytes are those of the convolution. ExecuTorch's Vulkan backend works this way (pull request #17568). By default the
 convolution here gathers windows while it loads, which is faster on GPUs that gather fast; tuning measures both
-(q8ta_wgpu/tune/tuner.py). Convolutions of int16 stay one dispatch.
+(q8ta_wgpu/tuning/tuner.py). Convolutions of int16 stay one dispatch.
 """
 
 from __future__ import annotations

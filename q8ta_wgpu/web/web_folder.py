@@ -20,7 +20,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model, path_of
 from q8ta_wgpu.model.row_indices import RowIndices, Sums
 from q8ta_wgpu.model.structure import as_bytes
-from q8ta_wgpu.passes.layout_sync.plan import sync_layouts
+from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import BufferRef, Port, Program

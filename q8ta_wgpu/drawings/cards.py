@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from q8ta_wgpu.ir.graph import FLOAT32, Graph
 from q8ta_wgpu.model.report import Report
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.program.program import Dispatch, Program
 
 

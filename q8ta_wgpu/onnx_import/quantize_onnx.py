@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from q8ta_wgpu.calibrate.insert import Calibration
-from q8ta_wgpu.calibrate.prepare import prepare
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch, shown
+from q8ta_wgpu.graph_quantization.insert import Calibration
+from q8ta_wgpu.graph_quantization.prepare import prepare
 from q8ta_wgpu.ir.graph import BOOL
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed

@@ -17,7 +17,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, RANGES, Array, Call, Graph, Node, TensorType
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.plan import Plan, Step
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device

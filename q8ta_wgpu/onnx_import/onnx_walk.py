@@ -11,16 +11,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.calibrate.insert import FloatProgram
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
-from q8ta_wgpu.frontend.importer.builder import RefusedError
+from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
+from q8ta_wgpu.graph_quantization.insert import FloatProgram
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ONNX
-from q8ta_wgpu.onnx_import import four_bits, integer_sums, nodes, qlinear, quantized
-from q8ta_wgpu.onnx_import.builder import STORED, OnnxBuilder
+from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, quantized
 from q8ta_wgpu.onnx_import.fold import Folder
-from q8ta_wgpu.onnx_import.nodes import FLOAT, INTEGERS, RESULTS, label
+from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
+from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS, label
 from q8ta_wgpu.onnx_import.read import Program
 from q8ta_wgpu.onnx_import.special import SPECIAL
 
@@ -111,7 +111,7 @@ class Walk(OnnxBuilder):
 
     def _note_call(self, node: onnx.NodeProto, found: Sequence[tuple[str, int]], depth: int) -> None:
         """Notes the nodes of the graph that a node of the file became, and its float results."""
-        new, name = self.graph.nodes[len(self.found.calls) :], nodes.full_name(node)
+        new, name = self.graph.nodes[len(self.found.calls) :], onnx_nodes.full_name(node)
         if new:
             call = new[-1].output
             self.found.calls.update((each.output, call) for each in new)
@@ -124,8 +124,8 @@ class Walk(OnnxBuilder):
                     self.found.names.setdefault(value, at)
 
     def _problem(self, node: onnx.NodeProto, reason: str) -> None:
-        version = self.opsets.get(nodes.domain_of(node), 1)
-        name = nodes.full_name(node)
+        version = self.opsets.get(onnx_nodes.domain_of(node), 1)
+        name = onnx_nodes.full_name(node)
         self.problems.setdefault((f"{name} (opset {version})", reason), []).append(
             node.name or next(iter(node.output), "")
         )
@@ -134,17 +134,17 @@ class Walk(OnnxBuilder):
         self, node: onnx.NodeProto, operands: Sequence[str | None], dtypes: Sequence[int], depth: int
     ) -> list[tuple[str, int]]:
         """(value, dtype) of each result of a node."""
-        attributes = nodes.attributes(node)
-        name = nodes.full_name(node)
+        attributes = onnx_nodes.attributes(node)
+        name = onnx_nodes.full_name(node)
         if (special := SPECIAL.get(name)) is not None:
             return special(self, node, operands, dtypes, attributes)
         arrays = [None if value is None else self.array(value) for value in operands]
         fixed = all(value is None or array is not None for value, array in zip(operands, arrays, strict=True))
         if operands and fixed and self._folder.takes(node):
             folded = self._folder.run(node, arrays)
-            return [(self.raw_constant(array), nodes.dtype_of(array)) for array in folded]
-        schema = nodes.schema_of(node, self.opsets)
-        results = nodes.result_dtypes(schema, node, dtypes)
+            return [(self.raw_constant(array), onnx_nodes.dtype_of(array)) for array in folded]
+        schema = onnx_nodes.schema_of(node, self.opsets)
+        results = onnx_nodes.result_dtypes(schema, node, dtypes)
         if (rule := qlinear.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:
             args = self._arguments(node, schema, attributes, operands)
             values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
@@ -153,10 +153,10 @@ class Walk(OnnxBuilder):
         if name in ONNX:
             self._check_dtypes(name, dtypes, results)
             args = self._arguments(node, schema, attributes, self._operands(name, operands))
-            if name in nodes.TABLES and dtypes[0] in STORED and arrays[1] is None:
+            if name in onnx_nodes.TABLES and dtypes[0] in STORED and arrays[1] is None:
                 assert operands[0] is not None
                 return [(self._rows(node, operands[0], args, dtypes[0]), dtypes[0])]
-            if results[0] in INTEGERS and name in nodes.ARITHMETIC and results[0] in dtypes:
+            if results[0] in INTEGERS and name in onnx_nodes.ARITHMETIC and results[0] in dtypes:
                 return [(self._small_integers(name, args, results[0]), results[0])]
             values = self._noted(name, ONNX[name][1](self, args), results)
             return list(zip(values, results, strict=False))
@@ -181,7 +181,7 @@ class Walk(OnnxBuilder):
         stored = self.quantization(x)
         assert stored is not None
         inputs = [self.emit("dequantize", (x,)), *args["inputs"][1:]]
-        rows = str(ONNX[nodes.full_name(node)][1](self, {**args, "inputs": inputs}))
+        rows = str(ONNX[onnx_nodes.full_name(node)][1](self, {**args, "inputs": inputs}))
         return self.stored(rows, stored, dtype, stored.range)
 
     def _noted(self, name: str, found: str | list[str], results: Sequence[int]) -> list[str]:
@@ -198,7 +198,7 @@ class Walk(OnnxBuilder):
         for dtype in (*dtypes, *results):
             if dtype and dtype != FLOAT and dtype not in RESULTS:
                 raise RefusedError(
-                    f"it computes with {nodes.dtype_name(dtype)}: store the network's numbers as float32"
+                    f"it computes with {onnx_nodes.dtype_name(dtype)}: store the network's numbers as float32"
                 )
 
     def _small_integers(self, name: str, args: Mapping[str, Any], dtype: int) -> str:
@@ -207,8 +207,8 @@ class Walk(OnnxBuilder):
         exact = ("Add", "Sub", "Div", "Mod", "Neg", *(("Mul",) if bits == 8 else ()))
         if bits > 16 or name not in exact:
             raise RefusedError(
-                f"it computes with {nodes.dtype_name(dtype)} while the network runs: compute them before the network, "
-                "or only from sizes and constants"
+                f"it computes with {onnx_nodes.dtype_name(dtype)} while the network runs: compute them before the "
+                "network, or only from sizes and constants"
             )
         if name != "Div":
             return self.wrapped(str(ONNX[name][1](self, args)), dtype)
@@ -223,9 +223,9 @@ class Walk(OnnxBuilder):
         attributes: Mapping[str, Any],
         operands: Sequence[str | None],
     ) -> dict[str, Any]:
-        defaults = nodes.defaults(schema) if schema is not None else {}
+        defaults = onnx_nodes.defaults(schema) if schema is not None else {}
         inputs = list(operands)
-        if schema is not None and not nodes.is_variadic(schema):
+        if schema is not None and not onnx_nodes.is_variadic(schema):
             inputs += [None] * (len(schema.inputs) - len(inputs))
         return {
             **defaults,
@@ -233,7 +233,7 @@ class Walk(OnnxBuilder):
             "inputs": inputs,
             "outputs": len(node.output),
             "operator": node.op_type,
-            "opset": attributes.get("opset", self.opsets.get(nodes.domain_of(node), 1)),
+            "opset": attributes.get("opset", self.opsets.get(onnx_nodes.domain_of(node), 1)),
         }
 
     def _function(
@@ -253,7 +253,7 @@ class Walk(OnnxBuilder):
             onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value)) if value is not None else onnx.TypeProto()
             for value, dtype in zip(operands, dtypes, strict=True)
         ]
-        body = nodes.body_of(node, schema, self.opsets[nodes.domain_of(node)], types)
+        body = onnx_nodes.body_of(node, schema, self.opsets[onnx_nodes.domain_of(node)], types)
         if body is None or depth >= DEEPEST:
             raise RefusedError("this operator is not supported")
         scope = Scope()
@@ -262,7 +262,7 @@ class Walk(OnnxBuilder):
             if value is not None:
                 self.define(scope, name, value, dtypes[i])
         before, at = dict(self.problems), self.source
-        self.walk(nodes.with_attributes(body, node, schema), scope, depth + 1)
+        self.walk(onnx_nodes.with_attributes(body, node, schema), scope, depth + 1)
         if new := [key for key in self.problems if key not in before]:
             self.problems = before
             raise RefusedError(f"of the operators that it stands for {new[0][0]} is not supported: {new[0][1]}")
@@ -278,12 +278,12 @@ class Walk(OnnxBuilder):
             at = next((i for i, each in enumerate(node.input) if each in names), None)
             if at is None:
                 continue
-            if nodes.full_name(node) in RULES:
+            if onnx_nodes.full_name(node) in RULES:
                 scale, zero = (self.program.constants.get(n) for n in (*node.input[at + 1 : at + 3], "", "")[:2])
                 if scale is not None and scale.size == 1 and (zero is None or zero.size == 1):
                     offset = 0 if zero is None else int(zero.reshape(()))
                     return QParams(float(scale.reshape(())), offset - shift, stored)
-            elif node.op_type in nodes.MOVES and at == 0:
+            elif node.op_type in onnx_nodes.MOVES and at == 0:
                 names.update(node.output)
         return QParams(1.0, -shift, stored)
 

@@ -12,9 +12,9 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune import cache as tune_cache
-from q8ta_wgpu.tune import tuner as tune
-from q8ta_wgpu.tune.cache import Cache
+from q8ta_wgpu.tuning import cache as tune_cache
+from q8ta_wgpu.tuning import tuner as tune
+from q8ta_wgpu.tuning.cache import Cache
 from tests.clock import INFO, Clock, by_estimate, tuned
 from tests.small import same_bytes, small_input, small_model
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from q8ta_wgpu.view.arrange import HEIGHT, WIDTH, Point, arrange
-from q8ta_wgpu.view.cards import Card, Picture
+from q8ta_wgpu.drawings.arrange import HEIGHT, WIDTH, Point, arrange
+from q8ta_wgpu.drawings.cards import Card, Picture
 
 LAYOUTS = {
     "4W": "#0072b2",

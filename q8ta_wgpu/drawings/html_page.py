@@ -7,8 +7,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from q8ta_wgpu.view.cards import Card, Picture
-from q8ta_wgpu.view.svg import svg
+from q8ta_wgpu.drawings.cards import Card, Picture
+from q8ta_wgpu.drawings.svg import svg
 
 
 def page(picture: Picture) -> str:
@@ -16,7 +16,7 @@ def page(picture: Picture) -> str:
     data = {"cards": [_described(picture, card) for card in picture.cards], "shaders": picture.program.shaders}
     # Names come from files: inside a script they must not look like a tag.
     parts = {"title": escape(picture.title), "svg": svg(picture), "data": json.dumps(data).replace("<", "\\u003c")}
-    head, *rest = files("q8ta_wgpu.view").joinpath("page.html").read_text(encoding="utf-8").split("<!--")
+    head, *rest = files("q8ta_wgpu.drawings").joinpath("html_page.html").read_text(encoding="utf-8").split("<!--")
     filled = [head]
     for part in rest:
         name, _, text = part.partition("-->")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.export.simplify import simplify
+from q8ta_wgpu.frontend.export.remove_no_ops import simplify
 from q8ta_wgpu.frontend.export.tracing import traced
 from tests.quantizing import INT8, Plain, conv, data, ops
 

@@ -6,7 +6,7 @@ For each distinct call of a graph the candidates are all kernels that can run it
 * each layout that occurs in that plan, for all operands and the result alike. An operand that the kernel accepts in
   only one layout has that one. (Under 'greedy' the layouts are fixed, so there are no others.)
 
-Convolutions that can be split into im2col and a 1x1 convolution (passes/im2col.py) are timed both ways.
+Convolutions that can be split into im2col and a 1x1 convolution (passes/use_im2col.py) are timed both ways.
 
 Times are converted to the bytes that a copy moves meanwhile and replace the estimates of `layout_sync.cost`. Then
 layout sync plans again. Transitions are measured when a plan uses them, until all dispatches of the plan are measured.
@@ -32,16 +32,16 @@ from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import speeds
-from q8ta_wgpu.passes.im2col import by_rule, rewritable, with_im2col
 from q8ta_wgpu.passes.layout_sync import cost
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import fitting
-from q8ta_wgpu.passes.layout_sync.plan import Plan, sync_layouts
+from q8ta_wgpu.passes.use_im2col import by_rule, rewritable, with_im2col
 from q8ta_wgpu.program import link
 from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tune.cache import Cache
-from q8ta_wgpu.tune.report import Tuning
-from q8ta_wgpu.tune.timer import Timer
+from q8ta_wgpu.tuning.cache import Cache
+from q8ta_wgpu.tuning.timer import Timer
+from q8ta_wgpu.tuning.tuning_report import Tuning
 
 MARGIN = 0.03
 """A variant of the plan by estimates is replaced only by one that is faster by this share. Smaller differences are
