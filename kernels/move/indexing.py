@@ -60,9 +60,8 @@ def _read_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> st
 
 
 def _read_along_one(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str | None:
-    """Reads at one computed index beside others that say the place in their dimension itself, as in
-    x[arange(n), places], by a gather along one dimension. None where the indices are others, or the axes of the
-    computed one do not follow each other.
+    """Reads at one computed index by a gather along its dimension, if all other indices count through theirs, as in
+    x[arange(n), places]. None for other indices.
 
     It needs no indices of merged dimensions, whose constants would hold the sizes of dimensions.
     """
@@ -71,40 +70,59 @@ def _read_along_one(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> s
     if len(indexed) < 2 or len(computed) > 1 or len(shape) > 4:
         return None
     ((dim, index),) = computed
-    arrays = {d: constant(b, i) for d, i in indexed if d != dim}
-    whole = np.broadcast_shapes(b.type(index).shape, *(array.shape for array in arrays.values()))
-    axes = {d: _axis_of_places(array, shape[d], len(whole)) for d, array in arrays.items()}
-    named = [axis for axis in axes.values() if axis is not None]
-    free = [axis for axis in range(len(whole)) if axis not in named]
-    if -1 in named or len(set(named)) < len(named) or free != list(range(free[0], free[0] + len(free)) if free else []):
-        return None
+    constants = {d: constant(b, i) for d, i in indexed if d != dim}
+    whole = np.broadcast_shapes(b.type(index).shape, *(array.shape for array in constants.values()))
     at = (1,) * (len(whole) - len(b.type(index).shape)) + b.type(index).shape
-    if any(at[axis] != whole[axis] for axis in free):
+    axes = _axes_of_dims(shape, constants, dim, len(whole))
+    if axes is None or any(at[axis] != whole[axis] for axis in axes[dim]):
         return None
-    axes[dim] = free[0] if free else None
-    order = [axis for d in range(len(shape)) for axis in (free if d == dim else [axes.get(d)]) if axis is not None]
-    extents = [1 if axes.get(d) is None else at[axes[d]] for d in range(len(shape))]  # type: ignore[index]
-    extents[dim] = math.prod(at[axis] for axis in free)
-    y = b.emit(
-        "gather",
-        (x, _viewed(b, _permuted(b, _viewed(b, index, at), order), tuple(extents))),
-        {"dim": dim, "from_end": True},
-    )
-    dims = [d for d, _ in indexed]
-    first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    rest = [d for d in range(len(shape)) if d not in dims]
-    inner = sorted(dims, key=lambda d: len(whole) if axes[d] is None else axes[d])  # type: ignore[arg-type,return-value]
-    y = _permuted(b, y, [*rest[:first], *inner, *rest[first:]])
-    return _viewed(b, y, (*(shape[d] for d in rest[:first]), *whole, *(shape[d] for d in rest[first:])))
+    # Indices for the gather have x's dimensions: the axes that belong to a dimension are there, and others of extent 1.
+    order = [axis for d in range(len(shape)) for axis in axes.get(d, ())]
+    extents = tuple(math.prod(at[axis] for axis in axes.get(d, ())) for d in range(len(shape)))
+    places = _viewed(b, _permuted(b, _viewed(b, index, at), order), extents)
+    y = b.emit("gather", (x, places), {"dim": dim, "from_end": True})
+    # In the result the axes replace the indexed dimensions, and come first if those are not adjacent. A dimension
+    # without an axis has one element by now, and may lie anywhere.
+    dims = sorted(axes)
+    first = dims[0] if dims[-1] - dims[0] < len(dims) else 0
+    others = [d for d in range(len(shape)) if d not in dims]
+    before, after = others[:first], others[first:]
+    y = _permuted(b, y, [*before, *sorted(dims, key=lambda d: axes[d] or (len(whole),)), *after])
+    return _viewed(b, y, (*(shape[d] for d in before), *whole, *(shape[d] for d in after)))
 
 
-def _axis_of_places(array: Array, size: int, rank: int) -> int | None:
-    """The axis, of `rank` axes, along which the indices of a dimension are 0, 1, 2 and so on up to its size. None for
-    a dimension of one element, -1 for other indices."""
-    if size == 1:
-        return None if np.isin(array, (0, -1)).all() else -1
-    long = [axis for axis, extent in enumerate(array.shape) if extent > 1]
-    return long[0] - array.ndim + rank if len(long) == 1 and np.array_equal(array.ravel(), np.arange(size)) else -1
+def _axes_of_dims(
+    shape: Shape, constants: Mapping[int, Array], computed: int, rank: int
+) -> dict[int, tuple[int, ...]] | None:
+    """Which of the `rank` axes of all indices together, as numpy broadcasts them, belong to each indexed dimension.
+
+    In x[arange(n)[:, None], places] axis 0 counts through dimension 0 and belongs to it. Axis 1, along which no
+    constant index counts, belongs to dimension 1, that of the computed index. A dimension of one element needs no axis.
+
+    Args:
+        shape: the shape of `x`.
+        constants: the constant indices, by dimension.
+        computed: the dimension of the computed index.
+        rank: the number of axes.
+
+    Returns:
+        The axes of each indexed dimension, ascending. None if a constant index does not count through its dimension
+        along an axis of its own, or if the axes of the computed index are not adjacent.
+    """
+    axes: dict[int, tuple[int, ...]] = {}
+    for dim, array in constants.items():
+        own = tuple(axis for axis, extent in enumerate(array.shape, rank - array.ndim) if extent > 1)
+        if shape[dim] == 1 and np.isin(array, (0, -1)).all():
+            axes[dim] = ()
+        elif shape[dim] > 1 and len(own) == 1 and np.array_equal(array.ravel(), np.arange(shape[dim])):
+            axes[dim] = own
+        else:
+            return None
+    taken = [axis for own in axes.values() for axis in own]
+    left = tuple(axis for axis in range(rank) if axis not in taken)
+    if len(set(taken)) < len(taken) or (left and left[-1] - left[0] >= len(left)):
+        return None
+    return {**axes, computed: left}
 
 
 def _viewed(b: Builder, x: str, shape: Shape) -> str:
