@@ -26,6 +26,7 @@ SECTIONS = {
         "index.md": "q8ta_wgpu",
         "quickstart.md": "Quick start",
         "quantizing.md": "Quantizing your network",
+        "decoders.md": "Decoders and their caches",
         "compare.md": "When accuracy drops",
         "web.md": "In a web page",
         "reference.md": "API reference",
