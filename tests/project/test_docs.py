@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -75,6 +76,15 @@ def test_onnx_networks() -> None:
     """The page is what the command wrote of docs/onnx.json."""
     data = json.loads(onnx_files.DATA.read_text(encoding="utf-8"))
     assert onnx_files.page(data) == PAGES["docs/onnx_networks.md"].read_text(encoding="utf-8")
+
+
+def test_reference() -> None:
+    """Each object of the API reference is defined where the page says, so that `make docs` finds it."""
+    named = re.findall(r"^::: (\S+)", PAGES["docs/reference.md"].read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(named) > 10
+    for name in named:
+        found = pkgutil.resolve_name(name)
+        assert getattr(found, "__module__", name) in (name, name.rpartition(".")[0]), name
 
 
 def test_workflows() -> None:
