@@ -58,6 +58,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_accuracy",
         "int8 beside float on real data, into docs/accuracy.md (needs the extra accuracy)",
     ),
+    "gpus": ("gpus", "part_gpus", "rows a second by one adapter and by all equal ones; Ray's actors (needs ray)"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",

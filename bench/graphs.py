@@ -52,6 +52,16 @@ def weights(shape: Shape, zero: int = -3) -> tuple[Array, ...]:
     return w, multiplier, offset, correction
 
 
+def bits(shape: tuple[int, int], group: int) -> tuple[Array, ...]:
+    """The same for weights of 4 bits (outputs, inputs) with a factor for each `group` inputs. The zero point is 0."""
+    rng = np.random.default_rng(0)
+    outputs, inputs = shape
+    packed = rng.integers(-128, 128, (outputs, inputs // group, 1 + group // 2), dtype=np.int8)
+    packed[..., 0] |= 64
+    multiplier = np.full(outputs, 2**14 / (73 * 5 * 73 * inputs**0.5), np.float32)
+    return packed, multiplier, np.zeros(outputs, np.int32), np.zeros(outputs, np.int32)
+
+
 def conv(x: Shape, channels: int, kernel: int, stride: int = 1, groups: int = 1, residual: bool = False) -> Graph:
     """A q8ta_conv2d with padding kernel // 2, with or without a residual."""
     attrs: dict[str, Any] = {
@@ -69,9 +79,13 @@ def conv(x: Shape, channels: int, kernel: int, stride: int = 1, groups: int = 1,
     return one_node("q8ta_conv2d", shapes, {**attrs, "epilogue": Epilogue(stages)}, stored)
 
 
-def linear(m: int, k: int, n: int) -> Graph:
-    """A q8ta_linear."""
-    return one_node("q8ta_linear", [(m, k)], {"epilogue": ROUNDED}, weights((n, k)))
+def linear(m: int, k: int, n: int, group: int = 0) -> Graph:
+    """A q8ta_linear with weights of 8 bits, or of 4 bits in groups of `group` inputs."""
+    if not group:
+        return one_node("q8ta_linear", [(m, k)], {"epilogue": ROUNDED}, weights((n, k)))
+    graph = one_node("q8ta_linear", [(m, k)], {"epilogue": ROUNDED}, bits((n, k), group))
+    graph.types["x0"] = TensorType((m, k), INT8X4, QParams(0.02, 0))
+    return graph
 
 
 def product(a: Shape, b: Shape) -> Graph:

@@ -72,20 +72,22 @@ def part_save(options: Options) -> None:
     import torch
 
     from demo.network import trained
-    from tests.networks import NETWORKS, example_input, vit_b16
+    from tests.networks import NETWORKS, OfBytes, example_input, photograph, vit_b16
 
     made: dict[str, Made] = {
         **{name: (entry.factory, entry.shape) for name, entry in NETWORKS.items() if not name.endswith("block")},
         "subpixel": (NETWORKS["subpixel"].factory, (1, 1, 240, 426)),
         "demo": (trained, (1, 1, 240, 426)),
         "vit_b16": (vit_b16, (1, 197, 768)),
+        "resnet50_uint8": (lambda: OfBytes(NETWORKS["resnet50"].factory(), normalized=True), (1, 3, 224, 224)),
+        "demo_uint8": (lambda: OfBytes(trained(), image=True), (1, 1, 240, 426)),
     }
     if unknown := set(options.names) - set(made):
         sys.exit(f"unknown network {', '.join(sorted(unknown))}: there are {', '.join(made)}")
     options.models.mkdir(parents=True, exist_ok=True)
     for name in options.names or made:
         factory, shape = made[name]
-        module, x = factory(), example_input(shape)
+        module, x = factory().eval(), (photograph if name.endswith("_uint8") else example_input)(shape)
         if name == "demo":
             x = x - x.min()  # a picture's values are not negative
             x = x / x.max()

@@ -39,23 +39,35 @@ PRODUCTS = (
 )
 """(M, K, N): squares, few rows, the linears of ViT-B/16 and of 512 tokens of a decoder."""
 
+GROUP = 128
+"""Inputs with one factor, of weights of 4 bits."""
+
+GROUPED = ((512, 2048, 8192), (512, 8192, 2048), (512, 2048, 2048), (64, 2048, 8192), (16, 2048, 8192))
+"""(M, K, N) with weights of 4 bits: linears of a decoder."""
+
 _FEW = 16
 """Up to so many rows cuBLASLt has no int8 product."""
 
 
 def part_gemm(options: Options) -> None:
-    """Times int8 matrix products of several shapes with every kernel, and prints the chosen and the best one. If there
+    """Times matrix products of several shapes with every kernel, and prints the chosen and the best one. If there
     is CUDA, also `torch._int_mm` (cuBLASLt, whose result is int32, without an epilogue)."""
     device = options.device
+    for m, k, n in GROUPED:
+        _print_kernels(device, linear(m, k, n, GROUP), f"gemm {m}x{k}x{n} 4 bits")
     for m, k, n in PRODUCTS:
-        graph = linear(m, k, n)
-        times = timed(device, graph, list(candidates(graph, device)))
-        pick, best = chosen(graph, device), min(times, key=times.__getitem__)
-        for kernel, us in sorted(times.items(), key=lambda item: item[1]):
-            mark = " <- chosen" * (kernel is pick) + " <- best" * (kernel is best)
-            print(f"gemm {m}x{k}x{n} {kernel.name:<28} {us:>9.1f} us {2e-6 * macs(graph) / us:>7.2f} TOPS{mark}")
+        _print_kernels(device, linear(m, k, n), f"gemm {m}x{k}x{n}")
         if m > _FEW and (peer := _int_mm(m, k, n)) is not None:
-            print(f"gemm {m}x{k}x{n} {'torch._int_mm':<28} {peer:>9.1f} us {2e-6 * macs(graph) / peer:>7.2f} TOPS")
+            print(f"gemm {m}x{k}x{n} {'torch._int_mm':<28} {peer:>9.1f} us {2e-6 * m * k * n / peer:>7.2f} TOPS")
+
+
+def _print_kernels(device: Device, graph: Graph, title: str) -> None:
+    """Prints what each kernel takes for the graph's node, the fastest first."""
+    times = timed(device, graph, list(candidates(graph, device)))
+    pick, best = chosen(graph, device), min(times, key=times.__getitem__)
+    for kernel, us in sorted(times.items(), key=lambda item: item[1]):
+        mark = " <- chosen" * (kernel is pick) + " <- best" * (kernel is best)
+        print(f"{title} {kernel.name:<28} {us:>9.1f} us {2e-6 * macs(graph) / us:>7.2f} TOPS{mark}")
 
 
 def _int_mm(m: int, k: int, n: int) -> float | None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.graphs import ROUNDED, weights
+from bench.graphs import ROUNDED, bits, weights
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.arithmetic import row_unit
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 
@@ -22,15 +22,6 @@ BYTES = 192 << 20
 """Bytes of a chain's int8 weights, many times the size of a GPU's caches."""
 
 
-def bits(outputs: int, inputs: int, group: int) -> tuple[Array, ...]:
-    """Random weights of 4 bits, multiplier, offset and correction. The zero point is 0."""
-    rng = np.random.default_rng(0)
-    packed = rng.integers(-128, 128, (outputs, inputs // group, 1 + group // 2), dtype=np.int8)
-    packed[..., 0] |= 64
-    multiplier = np.full(outputs, 2**14 / (73 * 5 * 73 * inputs**0.5), np.float32)
-    return packed, multiplier, np.zeros(outputs, np.int32), np.zeros(outputs, np.int32)
-
-
 def chain(layers: Sequence[tuple[int, int]], rows: int, group: int) -> Graph:
     """Linears of (inputs, outputs), each with its own weights. Each reads the result of the last one, or the graph's
     input if the widths differ. `group` is the block size of 4-bit weights; 0 means int8 weights."""
@@ -39,7 +30,7 @@ def chain(layers: Sequence[tuple[int, int]], rows: int, group: int) -> Graph:
     last = "x"
     for number, (inputs, outputs) in enumerate(layers):
         last = last if graph.types[last].shape[1] == inputs else "x"
-        numbers = bits(outputs, inputs, group) if group else weights((outputs, inputs), 0)
+        numbers = bits((outputs, inputs), group) if group else weights((outputs, inputs), 0)
         stored = tuple(graph.add_constant(f"c{number}", array) for array in numbers)
         graph.types[f"y{number}"] = TensorType((rows, outputs), INT8X4, q)
         graph.nodes.append(Node("q8ta_linear", (last, *stored), f"y{number}", {"epilogue": ROUNDED}))

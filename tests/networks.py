@@ -217,6 +217,26 @@ def example_input(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return total / total.std()
 
 
+def photograph(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """`example_input` as uint8: 0 to 255."""
+    x = example_input(shape, seed)
+    return ((x - x.min()) / (x.max() - x.min()) * 255).round().to(torch.uint8)
+
+
+class OfBytes(nn.Module):
+    """uint8 images -> what `inner` makes of them: of numbers of 0 to 1, or, with `normalized`, of mean 0 and standard
+    deviation 1. With `image`, the result is an image as well: uint8 for 0 to 1."""
+
+    def __init__(self, inner: nn.Module, normalized: bool = False, image: bool = False) -> None:
+        super().__init__()
+        self.inner, self.normalized, self.image = inner, normalized, image
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        y: Tensor = self.inner((x.float() - 127.5) / 58.0 if self.normalized else x.float() / 255)
+        return (y * 255).round().clamp(0, 255).to(torch.uint8) if self.image else y
+
+
 def trained(build: Callable[[], nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
     """What `build` makes, in eval mode, seeded, with batch norm statistics measured on an input of `shape`.
 

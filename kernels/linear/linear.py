@@ -86,7 +86,11 @@ def _rows(call: Call, weight: Array) -> Array:
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     rows, one = np.uint32(four_bit_weights.row_words(call)), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
-    return {**gemm.params(tile, _sizes(call)), **_shared_params(call), **grids}
+    return {
+        **gemm.params(gemm.with_parts(tile, four_bit_weights.unit_parts(call)), _sizes(call)),
+        **_shared_params(call),
+        **grids,
+    }
 
 
 def _has_vectors(call: Call) -> bool:
@@ -95,14 +99,18 @@ def _has_vectors(call: Call) -> bool:
 
 
 def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
-    return tile.fits(target) and not (tile.body == UNITS and four_bit_weights.is_grouped(call))
+    return tile.fits(target) and gemm.is_shared(gemm.with_parts(tile, four_bit_weights.unit_parts(call)))
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
-    """Whether a tile is chosen for a call. Matrix units take no weights of 4 bits: for these, tiles are chosen as if
-    there were no units."""
-    without = replace(target, matrix_units=()) if four_bit_weights.is_grouped(call) else target
-    return gemm.preferred(call, without, label, _sizes)
+    return gemm.preferred(call, target, label, _sizes, parts=four_bit_weights.unit_parts(call))
+
+
+def _packed(tile: gemm.AnyTile, call: Call, weight: Array) -> Array:
+    """`Kernel.prepack` of a weight for a tile. Matrix units read two vectors of a channel's weights of 4 bits at a
+    time."""
+    pack = gemm.pack_with(gemm.with_parts(tile, four_bit_weights.unit_parts(call)), _rows)
+    return four_bit_weights.packed(pack, 1 if tile.body == UNITS else tile.n)(call, weight)
 
 
 def _constants(of_tile: Callable[[Call], dict[str, int]], columns: int, call: Call) -> dict[str, int]:
@@ -118,7 +126,7 @@ def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         "gemm_pixels",
         f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}",
         "sums_rows",
-        *four_bit_weights.source(call),
+        *(four_bit_weights.unit_source(call) if tile.body == UNITS else four_bit_weights.source(call)),
         *halves.source(call),
     )
 
@@ -135,7 +143,7 @@ def _products(op: str, halves_per_row: int) -> Iterator[Kernel]:
     """Tiled matrix products, and the kernels for any call. A row of x is `halves_per_row` rows of int8: 1, or 2 for
     int16."""
     for label, tile in gemm.tiles(halves_per_row).items():
-        fields = gemm.kernel_fields(tile, _sizes)
+        fields = gemm.kernel_fields(tile, _sizes, four_bit_weights.unit_parts)
         yield Kernel(
             f"{op}.tiled_{label}",
             functools.partial(_source, tile=tile),
@@ -145,7 +153,7 @@ def _products(op: str, halves_per_row: int) -> Iterator[Kernel]:
             preferred=functools.partial(_preferred, label=label),
             wide=functools.partial(_wide, tile=tile),
             params=functools.partial(_tiled_params, tile),
-            prepack={1: four_bit_weights.packed(gemm.pack_with(tile, _rows), tile.n), **weighted.PAD_CHANNELS},
+            prepack={1: functools.partial(_packed, tile), **weighted.PAD_CHANNELS},
             **{**fields, "constants": functools.partial(_constants, fields["constants"], tile.n)},
         )
     yield from share.kernels(
@@ -309,6 +317,7 @@ linear = Op(
         _case((3,), 77, 10, "bits32"),
         _case((70,), 160, 37, "bits64"),
         _case((1,), 512, 12, "bits128"),
+        _case((131,), 300, 150, "bits32"),
         _case((9,), 24, 48),
     ),
     tolerance=1e-5,

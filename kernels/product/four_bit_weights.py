@@ -68,6 +68,11 @@ def constants(call: Call, columns: int) -> dict[str, int]:
     return {"COLUMNS": columns, "GROUP_VECTORS": group_of(call.inputs[1].shape) // 16} if is_grouped(call) else {}
 
 
+def unit_parts(call: Call) -> int:
+    """The number of int8 that a weight becomes on matrix units (kernels/product/unit_weights.wgsl)."""
+    return 2 if is_grouped(call) else 1
+
+
 def source(call: Call) -> tuple[str, ...]:
     """WGSL bindings to read a weight of 4 bits; none for int8."""
     return (
@@ -75,3 +80,17 @@ def source(call: Call) -> tuple[str, ...]:
         if is_grouped(call)
         else ()
     )
+
+
+_UNITS = (
+    "UnitWeights=UnitWeights4",
+    "unit_weights=unit_weights4",
+    "unit_column=unit_column4",
+    "unit_vector=unit_vector4",
+    "unit_sum=unit_sum4",
+)
+
+
+def unit_source(call: Call) -> tuple[str, ...]:
+    """The same for matrix units."""
+    return _UNITS if is_grouped(call) else ()

@@ -64,6 +64,11 @@ class Tile:
         return self.threads_n * self.quads * 4
 
     @property
+    def columns(self) -> int:
+        """Columns of the product that a workgroup makes: a channel is one."""
+        return self.n
+
+    @property
     def threads(self) -> int:
         """Threads of a workgroup."""
         return self.threads_m * self.threads_n * self.split
@@ -187,12 +192,17 @@ def tiles(halves_per_row: int, among: Mapping[str, AnyTile] = TILES) -> Mapping[
     """The tiles for rows of x that are `halves_per_row` rows of int8 each: 1, or 2 for int16. Left out are tiles whose
     rows the threads cannot share evenly."""
     found = {label: replace(tile, halves=halves_per_row) for label, tile in among.items()}
-    return {label: tile for label, tile in found.items() if _is_shared(tile)}
+    return {label: tile for label, tile in found.items() if is_shared(tile)}
 
 
-def _is_shared(tile: AnyTile) -> bool:
+def is_shared(tile: AnyTile) -> bool:
     """Whether threads share the rows of a tile evenly, in whole rows of the result."""
     return tile.is_shared() if isinstance(tile, UnitTile) else tile.rows % tile.halves == 0
+
+
+def with_parts(tile: AnyTile, parts: int) -> AnyTile:
+    """The tile for channels that are `parts` columns on matrix units: 1, or 2 for weights of 4 bits."""
+    return replace(tile, parts=parts) if isinstance(tile, UnitTile) else tile
 
 
 MANY_GROUPS, SOME_GROUPS = 300, 200
@@ -219,6 +229,7 @@ def choose(
     narrow: bool = False,
     residual: bool = False,
     halves_per_row: int = 1,
+    parts: int = 1,
 ) -> str:
     """The name of the tile that is expected to be the fastest.
 
@@ -233,6 +244,7 @@ def choose(
         narrow: whether vectors of x are assembled from words or bytes, which needs NARROW_TILES.
         residual: `reads_residual_early` of the call.
         halves_per_row: rows of int8 for a row of x: 1, or 2 for int16.
+        parts: columns for a channel on matrix units: 1, or 2 for weights of 4 bits.
     """
     rows, channels, _ = sizes
 
@@ -244,7 +256,8 @@ def choose(
         able = tiles(halves_per_row, NARROW_TILES)
         return padded({name: weight for name, weight in weights.items() if name in able})
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        fitting = {name: TILES[name] for name, tile in tiles(halves_per_row).items() if tile.fits(target)}
+        able = {name: with_parts(tile, parts) for name, tile in tiles(halves_per_row).items() if tile.fits(target)}
+        fitting = {name: with_parts(TILES[name], parts) for name, tile in able.items() if is_shared(tile)}
         return speeds.fastest(sizes, fitting, residual, target.name, halves_per_row)
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
@@ -253,11 +266,12 @@ def choose(
     return "16x16"
 
 
-def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False) -> bool:
-    """Whether the tile `label` is chosen for a call. For up to FEW_ROWS rows none is: gemv is faster."""
+def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False, parts: int = 1) -> bool:
+    """Whether the tile `label` is chosen for a call. For up to FEW_ROWS rows none is: gemv is faster. The other
+    arguments are those of `choose`."""
     (rows, channels, words), halves_per_row = sizes(call), halves.of(call)
     product = (rows * halves_per_row, channels, words)
-    chosen = choose(product, target, narrow, reads_residual_early(call), halves_per_row)
+    chosen = choose(product, target, narrow, reads_residual_early(call), halves_per_row, parts)
     return product[0] > FEW_ROWS and label == chosen
 
 
@@ -303,22 +317,22 @@ def wide_result(tile: AnyTile, call: Call) -> tuple[str, ...]:
     return ("y",) if stores_vectors(tile, call) else ()
 
 
-def kernel_fields(tile: AnyTile, sizes: Sizes) -> dict[str, Any]:
-    """The fields of a Kernel that follow from its tile."""
+def kernel_fields(tile: AnyTile, sizes: Sizes, parts: Callable[[Call], int] = lambda call: 1) -> dict[str, Any]:
+    """The fields of a Kernel that follow from its tile. `parts` is that of `with_parts`, for a call."""
 
     def constants(call: Call) -> dict[str, int]:
-        shortest = tile.at_depth(-(-sizes(call)[2] // 4))
+        shortest = with_parts(tile, parts(call)).at_depth(-(-sizes(call)[2] // 4))
         early = {"EARLY": int(reads_residual_early(call))} if isinstance(tile, UnitTile) else {}
         return {**shortest.constants, **early}
 
     def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
         rows, channels, _ = sizes(call)
-        return tile.groups(rows, channels) * tile.threads, 1, 1
+        return with_parts(tile, parts(call)).groups(rows, channels) * tile.threads, 1, 1
 
     return {
         "constants": constants,
         "threads": threads,
-        "turns": lambda call: tile.turns(-(-sizes(call)[2] // 4)),
+        "turns": lambda call: with_parts(tile, parts(call)).turns(-(-sizes(call)[2] // 4)),
         "workgroup": (tile.threads, 1, 1),
         "workgroup_memory": tile.memory,
         "cost": weighted.cost("tiled"),

@@ -14,30 +14,36 @@
 // compute an index by `select`: indices are only quotients of the thread's index by constants.
 // Residuals and addends are read before the loop over k if EARLY is 1, else after it (gemm.reads_residual_early).
 // Weights are in order (column tile, step, channel, vector of k). Rows may be divided into phases, as in gemm.wgsl.
+// A weight of 8 bits is one int8 and its channel one column of the product (PARTS = 1). A weight of 4 bits becomes two
+// int8 when a step is stored to workgroup memory, and its channel two columns (PARTS = 2): unit_weights.wgsl.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
-const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
+const TILE_COLUMNS = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
+const TILE_N = TILE_COLUMNS / PARTS;
 // Rows of x in a tile. A row of int16 is two rows of the product, of its high and of its low halves, which are
 // UNIT_ROWS rows apart.
 const TILE_ROWS = TILE_M / HALVES;
 const UNIT_ROWS = UNIT_M / HALVES;
 const LOADS_X = STEP * TILE_ROWS / THREADS;
-const LOADS_W = max(1u, STEP * TILE_N / THREADS);
-const LANES_W = min(THREADS, STEP * TILE_N);
+// A load of weights brings PARTS vectors of k of one channel.
+const STEP_W = STEP / PARTS;
+const LOADS_W = max(1u, STEP_W * TILE_N / THREADS);
+const LANES_W = min(THREADS, STEP_W * TILE_N);
 const UNIT_VECTORS = UNIT_K / 16u;
 const PRODUCTS = STEP / UNIT_VECTORS;
 const ROW = STEP + 1u;
-// QUADS: channel quads of a subgroup. SUMS_ROW: vectors in a row of its sums, a vector for each quad and two of
-// padding.
-const QUADS = UNIT_N * FRAGMENTS_N / 4u;
-const SUMS_ROW = QUADS + 2u;
+// OWN_N and QUADS: channels and channel quads of a subgroup. SUMS_ROW: vectors in a row of its sums, a vector for each
+// quad of columns and two of padding.
+const OWN_N = UNIT_N * FRAGMENTS_N / PARTS;
+const QUADS = OWN_N / 4u;
+const SUMS_ROW = QUADS * PARTS + 2u;
 const ROWS_AT_ONCE = LANES / QUADS;
 const ROUNDS = UNIT_ROWS / ROWS_AT_ONCE;
 
-var<workgroup> staged: array<vec4<u32>, max((TILE_M + TILE_N) * ROW, SUBGROUPS_M * SUBGROUPS_N * UNIT_M * SUMS_ROW)>;
+var<workgroup> staged: array<vec4<u32>, max((TILE_M + TILE_COLUMNS) * ROW, SUBGROUPS_M * SUBGROUPS_N * UNIT_M * SUMS_ROW)>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) local: u32,
@@ -63,15 +69,18 @@ fn main(@builtin(local_invocation_index) local: u32,
   }
   let steps = steps_of(phase);
   var k = phase * params.steps * STEP;
-  var w_at = (phase * column_tiles + column_tile) * params.steps * STEP * TILE_N + local % LANES_W;
+  var w_at = (phase * column_tiles + column_tile) * params.steps * (STEP_W * TILE_N) + local % LANES_W;
   var next_x: array<RowVector, LOADS_X>;
-  var next_w: array<vec4<u32>, LOADS_W>;
+  var next_w: array<UnitWeights, LOADS_W>;
   let k_offset = k_offset_of(k + k_lane);
   for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
-  for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+  for (var i = 0u; i < LOADS_W; i++) {
+    let at = local % LANES_W + i * THREADS;
+    next_w[i] = unit_weights(w_at + i * THREADS, column_tile * TILE_N + at / STEP_W, k + at % STEP_W * PARTS);
+  }
 
   // A lane computes the results of one channel quad in every ROWS_AT_ONCE-th row.
-  let quad = column_tile * (TILE_N / 4u) + first_column / 4u + lane % QUADS;
+  let quad = column_tile * (TILE_N / 4u) + first_column / PARTS / 4u + lane % QUADS;
   let lane_m = first_m + first_row / HALVES + lane / QUADS;
   var residuals: Residuals;
   var addends: Addends;
@@ -88,15 +97,23 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     for (var i = 0u; i < LOADS_W; i++) {
       let at = local + i * THREADS;
-      if (LANES_W == THREADS || local < LANES_W) { staged[(TILE_M + at / STEP) * ROW + at % STEP] = next_w[i]; }
+      if (LANES_W == THREADS || local < LANES_W) {
+        for (var p = 0u; p < PARTS; p++) {
+          let at_row = (TILE_M + unit_column(at / STEP_W, p)) * ROW + at % STEP_W * PARTS;
+          for (var v = 0u; v < PARTS; v++) { staged[at_row + v] = unit_vector(next_w[i], p, v); }
+        }
+      }
     }
     workgroupBarrier();
     if (step + 1u < steps) {
       k += STEP;
-      w_at += STEP * TILE_N;
+      w_at += STEP_W * TILE_N;
       let k_offset = k_offset_of(k + k_lane);
       for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
-      for (var i = 0u; i < LOADS_W; i++) { next_w[i] = weight[w_at + i * THREADS]; }
+      for (var i = 0u; i < LOADS_W; i++) {
+        let at = local % LANES_W + i * THREADS;
+        next_w[i] = unit_weights(w_at + i * THREADS, column_tile * TILE_N + at / STEP_W, k + at % STEP_W * PARTS);
+      }
     }
     for (var s = 0u; s < PRODUCTS; s++) {
       var a: array<Left, FRAGMENTS_M>;
@@ -137,8 +154,7 @@ fn main(@builtin(local_invocation_index) local: u32,
     workgroupBarrier();
     for (var e = 0u; e < ROUNDS; e++) {
       let at = own + (lane / QUADS + e * ROWS_AT_ONCE) * SUMS_ROW + lane % QUADS;
-      let acc = acc_of(start + bitcast<vec4<i32>>(staged[at]),
-                       last_start + bitcast<vec4<i32>>(staged[at + (HALVES - 1u) * UNIT_ROWS * SUMS_ROW]));
+      let acc = acc_of(start + unit_sum(at), last_start + unit_sum(at + (HALVES - 1u) * UNIT_ROWS * SUMS_ROW));
       let value = quad_value(real_acc(acc), channel, residuals[i][e]);
       if (pixels[e] < params.rows && quad < params.quads) { store_result(after_rounding(value, addend[e]), pixels[e], quad, offsets); }
     }

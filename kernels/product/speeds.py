@@ -22,6 +22,10 @@ class Tile(Protocol):
     def n(self) -> int:
         """Channels that a workgroup makes."""
 
+    @property
+    def columns(self) -> int:
+        """Columns of the product that a workgroup makes: a channel is one, or two."""
+
     def bytes_along(self, vectors: int) -> int:
         """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
 
@@ -100,6 +104,10 @@ SPLITTING = 24
 on an H200)."""
 
 
+UNPACKING = 24
+"""The same for weights of 4 bits that become two int8, as a number of rows."""
+
+
 def fastest(
     sizes: tuple[int, int, int],
     tiles: Mapping[str, Tile],
@@ -120,8 +128,9 @@ def fastest(
 
     def microseconds(name: str) -> float:
         tile = tiles[name]
-        columns = tile.n + (SPLITTING if halves_per_row > 1 else 0)
-        work = 2e-6 * tile.m * columns * tile.bytes_along(-(-words // 4))
+        columns = tile.columns + (SPLITTING if halves_per_row > 1 else 0)
+        unpacked = tile.m + (UNPACKING if tile.columns > tile.n else 0)
+        work = 2e-6 * unpacked * columns * tile.bytes_along(-(-words // 4))
         return speeds[name].microseconds(tile.groups(rows, channels), work, residual, halves_per_row)
 
     return min((name for name in tiles if name in speeds), key=microseconds)

@@ -23,6 +23,7 @@ class UnitTile:
         fragments_m, fragments_n: matrices of sums that a subgroup makes, along rows and along channels.
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time.
         halves: rows of the product for a row of the result: 1, or 2 for int16.
+        parts: columns of the product for a channel: 1, or 2 for weights of 4 bits.
     """
 
     unit: MatrixUnit
@@ -34,6 +35,7 @@ class UnitTile:
     body: str = UNITS
     split: int = 1
     halves: int = 1
+    parts: int = 1
 
     @property
     def source(self) -> tuple[str, ...]:
@@ -48,6 +50,11 @@ class UnitTile:
     @property
     def n(self) -> int:
         """Channels that a workgroup makes."""
+        return self.columns // self.parts
+
+    @property
+    def columns(self) -> int:
+        """Columns of the product that a workgroup makes."""
         return self.unit.n * self.fragments_n * self.subgroups_n
 
     @property
@@ -59,12 +66,12 @@ class UnitTile:
     def memory(self) -> int:
         """Bytes of workgroup memory, which holds rows of x and of w, and later the sums of each subgroup."""
         sums = self.subgroups_m * self.subgroups_n * self.unit.m * (self.unit.n * self.fragments_n // 4 + 2)
-        return 16 * max((self.m * self.halves + self.n) * (self.step + 1), sums)
+        return 16 * max((self.m * self.halves + self.columns) * (self.step + 1), sums)
 
     @property
     def constants(self) -> dict[str, int]:
         """The constants of kernels/product/gemm_units.wgsl."""
-        names = ("subgroups_m", "subgroups_n", "fragments_m", "fragments_n", "step", "halves")
+        names = ("subgroups_m", "subgroups_n", "fragments_m", "fragments_n", "step", "halves", "parts")
         found = {name.upper(): getattr(self, name) for name in names}
         unit = {f"UNIT_{name}": getattr(self.unit, name.lower()) for name in "MNK"}
         return {**found, **unit, "LANES": self.unit.lanes, "SPLIT": self.split}
@@ -84,10 +91,12 @@ class UnitTile:
         return half.at_depth(vectors) if suffices and half.is_shared() else self
 
     def is_shared(self) -> bool:
-        """Whether threads can share the loads of a step: each loads equally many vectors of x, and equally many of w,
-        or some threads load one vector of w and the others none."""
-        x, w = self.step * self.m, self.step * self.n
-        return x % self.threads == 0 and (w % self.threads == 0 or self.threads % w == 0)
+        """Whether threads can share the work evenly. In a step each loads equally many vectors of x, and equally often
+        from w, or some threads load from w once and the others never. At the end a subgroup computes whole rows."""
+        x, w = self.step * self.m, self.step // self.parts * self.n
+        rows_at_once = self.unit.lanes // (self.unit.n * self.fragments_n // self.parts // 4)
+        whole = self.unit.m // self.halves % rows_at_once == 0
+        return x % self.threads == 0 and (w % self.threads == 0 or self.threads % w == 0) and whole
 
     def steps(self, vectors: int) -> int:
         """The number of steps along `vectors` vectors of k."""

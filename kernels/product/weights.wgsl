@@ -27,9 +27,12 @@ fn int8_of_bits(v: vec4<u32>) -> vec4<u32> {
   return low | ((low & vec4<u32>(0x08080808u)) * 30u);
 }
 
-fn weight_factor4(quad: u32, k: u32) -> vec4<i32> {
+fn weight_factor4(quad: u32, k: u32) -> vec4<i32> { return unpack4xI8(factor_word(quad, k)); }
+
+// The factors of a channel quad for vector k.
+fn factor_word(quad: u32, k: u32) -> u32 {
   let at = quad * params.groups + k / GROUP_VECTORS;
-  return unpack4xI8(weight[at / 4u][at % 4u]);
+  return weight[at / 4u][at % 4u];
 }
 
 fn add_group(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32>,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from q8ta_wgpu.ir import bits
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack
@@ -28,6 +29,12 @@ from q8ta_wgpu.program.program import Program
 ROWS, DEPTH, CHANNELS = 300, 400, 150
 """Sizes of a linear: larger than every tile and no multiple of any. They take three to seven steps of k, the last one
 partial."""
+
+GROUP = 32
+"""Inputs with one factor, of weights of 4 bits."""
+
+ONE_TILE = "q8ta_linear.tiled_units_64x64"
+"""The kernel that runs with weights of 4 bits, which have the tiles of those of 8."""
 
 SHALLOW = 32
 """k of a linear, so small that some tiles have more threads than vectors of weights in a step."""
@@ -88,15 +95,21 @@ def _spread(depth: int) -> float:
     return float(np.float32(2.0**14 * 60 / (73 * 73 * depth**0.5)))
 
 
-def _linear(depth: int) -> _Case:
+def _linear(depth: int, group: int = 0) -> _Case:
+    """A linear with weights of 8 bits, or of 4 bits with a factor for each `group` inputs."""
     rng = np.random.default_rng(0)
     weight = rng.integers(-127, 128, (CHANNELS, depth), dtype=np.int8)
     weight[:3] = ((-127,), (127,), (0,))
+    if group:
+        weight = rng.integers(-128, 128, (CHANNELS, -(-depth // group), 1 + group // 2), dtype=np.int8)
+        weight[:2, :, 0] = ((-127,), (127,))
+        weight[:2, :, 1:] = -120  # both n are -8
+    rows = bits.values(weight, depth) if group else weight
     arrays: dict[str, Array] = {
         "weight": weight,
-        "multiplier": (rng.uniform(0.5, 1.5, CHANNELS) * _spread(depth)).astype(np.float32),
+        "multiplier": (rng.uniform(0.5, 1.5, CHANNELS) * _spread(depth) * (73 / rows.std())).astype(np.float32),
         "offset": rng.integers(-(2**19), 2**19, CHANNELS).astype(np.int32),
-        "correction": (-128 * weight.sum(1, dtype=np.int64)).astype(np.int32),
+        "correction": (-128 * rows.sum(1, dtype=np.int64)).astype(np.int32),
     }
     attrs = {"epilogue": Epilogue((Requantize(-128, 127),))}
     return _case("q8ta_linear", {"x": _int8(ROWS, depth, zero=-128)}, arrays, attrs, _int8(ROWS, CHANNELS, zero=7))
@@ -129,16 +142,18 @@ def _spares_threads(kernel: Kernel, call: Call) -> bool:
 
 
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
-    """A trial of each kernel that needs this unit, and a second one for tiles that load few weights in a step.
-    Attention with a mask is left out, since it has the tiles of attention without one."""
+    """A trial of each kernel that needs this unit, a second one for tiles that load few weights in a step, and one of
+    weights of 4 bits. Attention with a mask is left out, since it has the tiles of attention without one."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
-    shallow = _linear(SHALLOW)
-    for case in (_linear(DEPTH), shallow, _product(), _attention()):
+    shallow, grouped = _linear(SHALLOW), _linear(DEPTH, GROUP)
+    for case in (_linear(DEPTH), shallow, grouped, _product(), _attention()):
         (node,) = case.graph.nodes
         call = case.graph.call(node)
         kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
         if case is shallow:
             kernels = [kernel for kernel in kernels if _spares_threads(kernel, call)]
+        elif case is grouped:
+            kernels = [kernel for kernel in kernels if kernel.name == ONE_TILE]
         expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
         for kernel in kernels:
             reads = tuple(None if name in case.graph.constants else ROW_MAJOR for name in node.inputs)

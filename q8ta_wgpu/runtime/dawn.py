@@ -28,6 +28,9 @@ _UNCLEARED = ("disable_workgroup_init",)
 """Dawn's toggle to leave workgroup memory uncleared, since kernels write it before they read it. With clearing,
 products on matrix units take 1 to 4 % longer on an H200, and SwiftShader compiles longer."""
 
+_EXPLICIT = ("Vulkan", "Metal", "D3D12")
+"""Backends that list each card once."""
+
 _BLOCK = 100_000_000
 """Nanoseconds of a blocking wait, after which Python may handle a signal."""
 
@@ -79,11 +82,20 @@ class Dawn(Engine):
         with contextlib.suppress(RuntimeError):  # the caller made the instance already
             extras.set_instance_extras(enable_toggles=["allow_unsafe_apis"])
 
+    def _enumerate(self) -> list[Any]:
+        """All adapters. Of equal ones the package lists the first alone; its private list has each of them."""
+        found = super()._enumerate()
+        every: list[Any] = getattr(self.package.gpu, "_enumerate_all_adapters", list)()
+        explicit = [adapter.info for adapter in found if adapter.info["backend_type"] in _EXPLICIT]
+        others = [adapter for adapter in found if adapter.info not in explicit]
+        equal = [adapter for adapter in every if adapter.info in explicit]
+        return equal + others if len(equal) >= len(explicit) else found
+
     def _request(self, adapter: Any, features: list[str], limits: Mapping[str, int]) -> Any:
         # An adapter of Dawn makes only one device. Another one needs an adapter from a new listing: the one at the same
         # index among equal cards.
         equal = [a for a in self._listed if a.info == adapter.info]
-        fresh = [a for a in self.package.gpu.enumerate_adapters_sync() if a.info == adapter.info]
+        fresh = [a for a in self._enumerate() if a.info == adapter.info]
         if adapter in equal and len(fresh) == len(equal):
             adapter = fresh[equal.index(adapter)]
         if _MATRICES in features:  # their tiles need more workgroup memory than WebGPU's baseline

@@ -103,8 +103,12 @@ class Engine:
         """
         with self.listing, wgpu_errors(f"{self.name} could not list adapters"):
             if not self._listed:
-                self._listed.extend(sorted(self.package.gpu.enumerate_adapters_sync(), key=rank))
+                self._listed.extend(sorted(self._enumerate(), key=rank))
             return list(self._listed)
+
+    def _enumerate(self) -> list[Any]:
+        """All adapters, as the package lists them now."""
+        return list(self.package.gpu.enumerate_adapters_sync())
 
     def request(self, adapter: Any) -> Any:
         """A device of an adapter, with the features this library uses and the adapter's limits."""

@@ -158,7 +158,13 @@ def test_a_trial_for_every_tile() -> None:
     blocks = [f"q8ta_attention.{name}" for name, block in BLOCKS.items() if block.unit]
     tiles = [f"q8ta_linear.tiled_{name}" for name in UNIT_TILES]
     few = [f"q8ta_linear.tiled_units_{name}" for name in ("128x32", "128x16", "64x32_deep")]
-    assert [t.kernel for t in trials] == [*tiles, *few, "q8ta_matmul.tiled_units_64x64", *blocks]
+    assert [t.kernel for t in trials] == [
+        *tiles,
+        *few,
+        known_results.ONE_TILE,
+        "q8ta_matmul.tiled_units_64x64",
+        *blocks,
+    ]
     for each in trials:
         assert len(each.program.dispatches) == 1
         assert each.program.shaders[0].splitlines()[1].startswith("diagnostic(")

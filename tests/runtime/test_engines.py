@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +30,7 @@ from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.opened import _has_matrix_work
+from tests.conftest import SWIFTSHADER
 from tests.harness import flat
 from tests.runtime.test_runtime import with_words
 from tests.small import small_input, small_model
@@ -185,6 +189,40 @@ def test_one_of_equal_cards_is_named(swiftshader: Device, monkeypatch: pytest.Mo
     assert open_device("swiftshader") is open_device("swiftshader#0")
     with pytest.raises(DeviceError, match=r"no adapter is called 'swiftshader#2'; there are 0: .*#0, 1: .*#1, "):
         open_device("swiftshader#2")
+
+
+_OF_TWO = """
+import sys
+import numpy as np
+import q8ta_wgpu as q8
+from q8ta_wgpu.runtime.adapters import titles
+names = [name for name in titles() if name.startswith("SwiftShader") and "dawn" in name]
+print(names)
+model = q8.load(sys.argv[1])
+(t,) = model.inputs.values()
+x = [np.random.default_rng(i).normal(0, 1, t.shape).astype(np.float32) for i in range(3)]
+sessions = [q8.Session(model, name) for name in (*names, "reference")]
+print([session.name for session in sessions[:-1]], sessions[0].device is not sessions[1].device)
+found = [q8.run_many(some, x) for some in (sessions[:2], sessions[2:])]
+print([all(np.array_equal(a, b) for a, b in zip(one, other)) for one, other in zip(*found)])
+"""
+
+
+def test_dawn_lists_each_of_two_equal_cards(tmp_path: Path, swiftshader: Device) -> None:
+    """Its package leaves out the second one. Two copies of SwiftShader stand for two GPUs."""
+    folder = next(folder for folder in SWIFTSHADER if (folder / "libvk_swiftshader.so").exists())
+    for number in range(2):
+        library = tmp_path / f"copy{number}.so"
+        shutil.copy(folder / "libvk_swiftshader.so", library)
+        icd = {"file_format_version": "1.0.0", "ICD": {"library_path": str(library), "api_version": "1.0.5"}}
+        (tmp_path / f"{number}.json").write_text(json.dumps(icd))
+    MODEL.save(tmp_path / "net.q8ta")
+    drivers = os.pathsep.join(str(tmp_path / f"{number}.json") for number in range(2))
+    command = [sys.executable, "-c", _OF_TWO, str(tmp_path / "net.q8ta")]
+    variables = {**os.environ, "VK_ADD_DRIVER_FILES": drivers}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, cwd=ROOT, timeout=120)
+    names = [f"SwiftShader Device (Subzero) (Vulkan, dawn)#{number}" for number in range(2)]
+    assert done.stdout.splitlines() == [str(names), f"{names} True", "[True, True, True]"]
 
 
 def test_dawn_makes_a_device_of_the_card_asked_for(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:

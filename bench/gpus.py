@@ -1,0 +1,111 @@
+"""Rows a second of whole networks by one adapter and by all that are equal to it: `q8.run_many` over sessions of one
+process, and Ray's actors, one for each adapter (examples/ray_batch.py). Of the actors one is killed in a last run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import q8ta_wgpu as q8
+from bench.models import read
+from bench.options import Options
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.runtime.adapters import titles
+
+NETWORKS = ("resnet50_uint8", "demo_uint8")
+"""Networks of uint8 images: copies of float32 ones take longer than the GPU."""
+
+BATCH = 32
+BATCHES = {"resnet50_uint8": 384, "demo_uint8": 192}
+"""Batches of a run, by network."""
+
+
+def adapters(options: Options) -> list[str]:
+    """What a session takes for each of the equal adapters that the option `--device` means."""
+    title = options.device.name
+    name, _, number = title.rpartition("#")
+    if not number.isdecimal():
+        return [title]
+    return sorted({other for other in titles() if other.rpartition("#")[0] == name})
+
+
+def in_one_process(model: q8.Model, devices: Sequence[str], rows: Array) -> tuple[float, Array]:
+    """(seconds, results) of a run over a session for each device, after one that warms them up."""
+    sessions = [q8.Session(model, device) for device in devices]
+    batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
+    try:
+        for _ in q8.run_many(sessions, batches[: 4 * len(sessions)]):
+            pass
+        start = time.perf_counter()
+        results = list(q8.run_many(sessions, batches))
+        return time.perf_counter() - start, np.concatenate(results)
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def by_actors(model: q8.Model, devices: Sequence[str], rows: Array, dies: bool = False) -> tuple[float, Array]:
+    """(seconds, results) of Ray's actors, one for each device. With `dies`, the actor that meets the middle of the rows
+    first is killed once."""
+    from examples import ray_batch
+
+    worker = ray_batch.Worker
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.q8ta"
+        model.save(path)
+        died = Path(folder) / "died"
+        if dies:
+            ray_batch.Worker = _mortal(worker, died, len(rows) // 2)  # type: ignore[misc]
+        try:
+            results, seconds = ray_batch.computed(str(path), rows, devices)
+        finally:
+            ray_batch.Worker = worker  # type: ignore[misc]
+        assert died.exists() == dies
+    return seconds, results
+
+
+def _mortal(worker: type, died: Path, middle: int) -> Any:
+    """An actor's class whose process ends without a word where the middle of the rows begins, the first time."""
+
+    class Mortal(worker):  # type: ignore[misc]
+        def run(self, rows: Array, first: int, size: int) -> list[Array]:
+            if first >= middle and not died.exists():
+                died.touch()
+                os._exit(1)
+            y: list[Array] = super().run(rows, first, size)
+            return y
+
+    return Mortal
+
+
+def part_gpus(options: Options) -> None:
+    """Prints the rows a second and whether all results are equal, for the networks of `--names` (needs ray)."""
+    import ray
+
+    devices = adapters(options)
+    ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False)
+    for name in options.names or NETWORKS:
+        saved = read(options.models, name)
+        (taken,) = saved.inputs.values()
+        model = saved.reshape((BATCH, *taken.shape[1:]))
+        rows = np.random.default_rng(0).integers(0, 256, (BATCHES[name] * BATCH, *taken.shape[1:]), np.uint8)
+        expected = np.empty(0)
+        for title, run in (("run_many", in_one_process), ("actors", by_actors)):
+            alone = 0.0
+            for some in dict.fromkeys((tuple(devices[:1]), tuple(devices))):
+                seconds, results = run(model, some, rows)
+                alone = alone or seconds
+                expected = expected if expected.size else results
+                print(
+                    f"{name} b{BATCH} {title} over {len(some)}: {len(rows) / seconds:.0f} rows/s, "
+                    f"{alone / seconds:.2f} of one, same results: {np.array_equal(results, expected)}",
+                    flush=True,
+                )
+        seconds, results = by_actors(model, devices, rows, dies=True)
+        print(f"{name} b{BATCH} one actor killed: {seconds:.1f} s, same results: {np.array_equal(results, expected)}")
