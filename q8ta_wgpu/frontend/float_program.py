@@ -20,7 +20,7 @@ from q8ta_wgpu.frontend.export.folding import fold, fold_batches
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.refusals import check_changes, check_floats, check_random, untraceable
-from q8ta_wgpu.frontend.export.remove_no_ops import simplify
+from q8ta_wgpu.frontend.export.remove_no_ops import remove_no_ops
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
@@ -83,7 +83,7 @@ class Traceable:
         try:
             with torch_lock():
                 program = traced(lambda: torch.export.export(self.module, inputs, dynamic_shapes=shapes))
-                simplify(program)
+                remove_no_ops(program)
                 rewrite(program)
                 if not is_plain(program):
                     program = decomposed(program)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.export.remove_no_ops import simplify
+from q8ta_wgpu.frontend.export.remove_no_ops import remove_no_ops
 from q8ta_wgpu.frontend.export.tracing import traced
 from tests.quantizing import INT8, Plain, conv, data, ops
 
@@ -27,7 +27,7 @@ def padded(pad: list[int], *pool: Any, value: float = INFINITE) -> nn.Module:
 def pads(module: nn.Module, x: Tensor) -> list[tuple[Any, ...]]:
     """How tensors are padded by themselves in the simplified program, which computes the same."""
     program = traced(lambda: torch.export.export(module, (x,)))
-    simplify(program)
+    remove_no_ops(program)
     assert torch.equal(program.module(check_guards=False)(x), module(x))
     return [node.args[2:] for node in program.graph.nodes if node.target is torch.ops.aten.pad.default]
 
@@ -60,7 +60,7 @@ def test_a_padded_value_that_is_read_elsewhere_stays() -> None:
         return F.max_pool1d(wide, 3, 2), wide.exp()
 
     program = traced(lambda: torch.export.export(Plain(twice), (data(1, 2, 8),)))
-    simplify(program)
+    remove_no_ops(program)
     assert len(program.graph.find_nodes(op="call_function", target=torch.ops.aten.pad.default)) == 1
 
 

@@ -17,7 +17,7 @@ _aten = torch.ops.aten
 _TO = (_aten.to.device, _aten.to.dtype, _aten.to.dtype_layout, _aten.to.other)
 
 
-def simplify(program: ExportedProgram) -> None:
+def remove_no_ops(program: ExportedProgram) -> None:
     """Removes these from a program, which is changed. Random numbers that something reads remain."""
     for node in list(program.graph.nodes):
         if rule := _RULES.get(node.target):
