@@ -238,6 +238,6 @@ def test_slices_of_a_sum_are_not_widened_since_that_costs_little() -> None:
     head = nn.Sequential(nn.Linear(384, 512), nn.ReLU(), nn.Linear(512, 8))
     layers = {"first": nn.Conv1d(12, 8, 1), "last": nn.Linear(4, 8), "whole": nn.Linear(12, 8), "head": head}
     module = Plain(forward, **layers).eval()
-    report = q8.compile(quantized(module, [290 + data(4, 32, 12, seed=s) for s in range(8)])).report()
+    report = q8.compile(quantized(module, [290 + data(4, 32, 12, seed=s) for s in range(100, 108)])).report()
     assert "costs next to nothing" in str(report)
     assert not report.float32, report

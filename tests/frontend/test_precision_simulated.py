@@ -162,3 +162,11 @@ def test_more_inputs_are_simulated_where_each_gives_few_numbers(rows: int, held:
     back = HeldBack(_graph(nn.Linear(4, 1), data(rows, 4)), (data(rows, 4),))
     list(back.order([(data(rows, 4, seed=s),) for s in range(20)]))
     assert len(back.items) == held
+
+
+@pytest.mark.parametrize(("total", "held"), [(8, 2), (16, 4), (64, 6)])
+def test_a_quarter_of_the_inputs_is_simulated_until_results_have_256_numbers(total: int, held: int) -> None:
+    """The others say what ranges are: with all inputs simulated, none of these would be clipped."""
+    back = HeldBack(_graph(nn.Linear(4, 6), data(8, 4)), (data(8, 4),), total=total)
+    list(back.order([(data(8, 4, seed=s),) for s in range(total)]))
+    assert len(back.items) == held

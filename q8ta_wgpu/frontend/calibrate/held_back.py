@@ -16,9 +16,10 @@ from q8ta_wgpu.frontend.multiply_adds import size_of
 _INPUTS = 4
 """The number of inputs that are simulated. An item may hold several: so few items are taken as hold this many."""
 
-_NUMBERS, ITEMS = 32, 8
-"""The numbers that each result should have in all simulated items together, and the most items that are taken for that.
-The noise of four numbers may by chance be 5 dB above or below that of all."""
+_NUMBERS, _MANY, ITEMS = 32, 256, 8
+"""The numbers that each result should have in all simulated items together, those that it has if the other items are
+three times as many, and the most items that are taken for either. The noise of four numbers may by chance be 5 dB above
+or below that of all, of 48 still 2 dB."""
 
 _FIRST, _LATER = 8, 24
 """The numbers of calls that are simulated of a network that computes states from their old values: neighbouring calls
@@ -53,7 +54,8 @@ class HeldBack:
     ) -> None:
         self._observed, self.all_wide = observed, all_wide
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
-        count = max(-(-_INPUTS // self._each), min(ITEMS, -(-_NUMBERS // _results(observed))))
+        least, many = (min(ITEMS, -(-numbers // _results(observed))) for numbers in (_NUMBERS, _MANY))
+        count = max(-(-_INPUTS // self._each), least, min(many, total // 4))
         self._wanted = {*range(count)}
         if states_of(observed):
             first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
@@ -28,7 +29,17 @@ from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, softmax, usual_noise
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
-from q8ta_wgpu.frontend.calibrate.steps import Step, always, beside_states, by_rows, cheap, ranked, traffic, widths
+from q8ta_wgpu.frontend.calibrate.steps import (
+    Step,
+    always,
+    beside_states,
+    by_rows,
+    cheap,
+    ranked,
+    traffic,
+    unrounded,
+    widths,
+)
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.calibrate.widen import widen
@@ -139,7 +150,7 @@ class Precisions:
         allowed = map(_allowed, self.yardstick, [*self.floats[0]] * 2 * len(self._rounders))
         self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
         lasting = itertools.compress(states_of(observed), self.calls.lasting)
-        first = [*always(self.storage), *rows]
+        first = [*always(self.storage), *self._choices(), *rows]
         known = widths(first)
         beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
         self._lasting = [step for step in beside if step.reading not in known]
@@ -162,10 +173,9 @@ class Precisions:
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
             needed = needs(self.storage, self.rounder, self.calls, outputs, SIGNS // 2 if self._large else SIGNS)
-            known = widths(self._lasting)  # which may be left in float32
-            for step in self._always:
-                if step.reading not in known:
-                    needed.pop(step.reading, None)
+            known, lasting = widths(self._always), widths(self._lasting)  # the latter may be left in float32
+            for reading in known.keys() - lasting.keys():
+                needed.pop(reading, None)
             every = [
                 step for step in ranked(self.storage, self.rounder, needed) if known.get(step.reading) != step.width
             ]
@@ -184,6 +194,12 @@ class Precisions:
             return None
         worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i])
         return Precision(notes, *(decibels(found[worst]) for found in (self.yardstick, plain, predicted)))
+
+    def _choices(self) -> list[Step]:
+        """Leaves values unrounded from which choices follow, if these flip more often than in the yardstick."""
+        allowed = self._allowed[-len(self.floats[0]) :]
+        flips = Flips(self.storage, self.rounder, self.calls)
+        return [unrounded(stored) for stored in flips.values(allowed, self._of_sums, self._weight_of_sums)]
 
     # --- what is simulated ---
 

@@ -184,17 +184,18 @@ def _multiplies_rows(storage: Storage, user: Node) -> bool:
 
 def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) -> list[Step]:
     """All steps that may be taken, ordered by what they gain for their cost, the largest first."""
-    found = [
-        Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, "since whole numbers follow from it")
-        for stored in storage.stored
-        if stored.readers("steps")
-    ]
+    found = [unrounded(stored) for stored in storage.stored if stored.readers("steps")]
     for reading, amount in need.items():
         left = amount
         for width, remains in _widths_of(reading, rounder) if reading[1] != "steps" else ():
             found.append(Step(reading, width, amount, left - amount * remains, _cost(reading, width)))
             left = amount * remains
     return sorted(found, key=lambda step: -step.gain / step.cost)
+
+
+def unrounded(stored: Stored) -> Step:
+    """Leaves a value unrounded for what takes steps."""
+    return Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, "since whole numbers follow from it")
 
 
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:

@@ -1,0 +1,123 @@
+"""Choices that flip: orders, indices and other whole numbers that change where what they follow from is rounded.
+
+A choice between values that are nearly equal flips by any error, but such choices are rare. The few inputs that are
+simulated may show none, whatever is rounded. So errors are simulated that are several times as large: as many times
+more choices flip. Errors are added in one run and subtracted in another. What is smooth cancels out in the sum of both
+changes, and what flips does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+from torch.fx import Node
+
+from q8ta_wgpu.frontend.calibrate.rounder import Rounder
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, noise, softmax
+from q8ta_wgpu.frontend.calibrate.stored import Reads, Storage, Stored
+from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
+
+_TIMES = 8.0
+"""By what factor the errors that are simulated are larger than those of 8 bits."""
+
+_NOTICED = 0.1
+"""The share of an output's allowed noise from which on flips count."""
+
+_NOTHING = 1e-8
+"""Noise to signal that is no flip, but the inexactness of floats."""
+
+_MORE = 10**0.1 - 1
+"""The power of a value's errors by 8 bits, relative to that of its errors in the yardstick, from which on they count:
+together they are a decibel more, by which an eighth more choices flip."""
+
+View = Callable[[Node, Tensor], Views]
+Weight = Callable[[Node, Tensor, Node], Tensor]
+
+
+class Flips:
+    """Simulates the choices of a module.
+
+    Args:
+        storage: of the module.
+        rounder: rounds to 8 bits.
+        calls: the items that are simulated.
+    """
+
+    def __init__(self, storage: Storage, rounder: Rounder, calls: Calls) -> None:
+        self._storage, self._rounder, self._calls = storage, rounder, calls
+        self._values = {stored for stored in storage.stored if stored.readers("steps")}
+
+    def values(self, allowed: Sequence[float], view: View, weight: Weight) -> list[Stored]:
+        """The values that are too inexact in 8 bits for the choices that follow from them.
+
+        Args:
+            allowed: the noise to signal that each output may have, as a ratio of powers.
+            view: a value as the yardstick gives it to its readers. Choices flip by the yardstick's errors, too.
+            weight: a weight as the yardstick rounds it.
+        """
+        if not self._values or not self._matter(allowed):
+            return []
+        by_8_bits, by_yardstick = dict.fromkeys(self._values, 0.0), dict.fromkeys(self._values, 0.0)
+        pairs = zip(self._met(self._unrounded, _same), self._met(view, weight), strict=True)
+        for (stored, exact), (_, found) in pairs:
+            by_8_bits[stored] += _power(self._error(stored, exact))
+            by_yardstick[stored] += _power(found - exact)
+        return [stored for stored, power in by_8_bits.items() if power > _MORE * by_yardstick[stored]]
+
+    def _matter(self, allowed: Sequence[float]) -> bool:
+        """Whether flips are noticed in an output. An output of whole numbers consists of choices, so any flip is."""
+        amounts = [x.is_floating_point() for x in self._calls.floats[0]]
+        limits = [
+            _NOTICED * most if amount and most < math.inf else 0.0
+            for amount, most in zip(amounts, allowed, strict=True)
+        ]
+        return any(ratio > max(limit, _NOTHING) for ratio, limit in zip(self._noise(), limits, strict=True))
+
+    def _noise(self) -> list[float]:
+        """The noise to signal of each output by choices that flip where values are rounded to 8 bits."""
+        more, less = (self._outputs(functools.partial(self._shifted, times), _same) for times in (_TIMES, -_TIMES))
+        found = []
+        for exact, *changed in zip(self._calls.floats, more, less, strict=True):
+            found.append([a + b - x if x.is_floating_point() else a for x, a, b in zip(exact, *changed, strict=True)])
+        return [ratio / (2 * _TIMES) for ratio in noise(found, self._calls.floats)]
+
+    def _met(self, view: View, weight: Weight) -> list[tuple[Stored, Tensor]]:
+        """The values from which choices follow, in the order in which they are computed with these ways to round."""
+        found = []
+
+        def kept(node: Node, value: Tensor) -> Views:
+            if (stored := self._storage.values[node]) in self._values:
+                found.append((stored, value))
+            return view(node, value)
+
+        self._outputs(kept, weight)
+        return found
+
+    def _outputs(self, view: View, weight: Weight) -> list[list[Tensor]]:
+        run = Run(self._storage, view, weight, softmax)
+        return [given for sequence in self._calls.sequences() for given in self._calls.outputs(run.call, sequence)]
+
+    def _unrounded(self, node: Node, value: Tensor) -> dict[Reads, Tensor]:
+        return dict.fromkeys(self._storage.values[node].users[node].values(), value)
+
+    def _shifted(self, times: float, node: Node, value: Tensor) -> Views:
+        """Gives what takes steps a value with so many times its error by 8 bits, within the range of the value."""
+        stored, found = self._storage.values[node], self._unrounded(node, value)
+        if stored in self._values:
+            shifted = value.add(self._error(stored, value), alpha=times).clamp(*value.aminmax())
+            found |= {reads: shifted for reads in found if "steps" in reads.roles and not reads.moves}
+        return found
+
+    def _error(self, stored: Stored, value: Tensor) -> Tensor:
+        return self._rounder.rounded(stored, value, stored.width) - value
+
+
+def _power(errors: Tensor) -> float:
+    return float(errors.double().square().sum())
+
+
+def _same(node: Node, value: Tensor, reader: Node) -> Tensor:
+    return value
