@@ -262,7 +262,7 @@ def _moved(graph: Graph, node: Node, mean: Array, change: Array) -> Array:
     channels = graph.types[node.inputs[2]].shape
     given = graph.call(node)
     types = (TensorType(mean.shape), TensorType(change.shape), TensorType(channels))
-    shape = (1, *given.output.shape[1:])
+    shape = (1, *given.output.shape[-1 if node.op == "linear" else 1 :])
     arrays = (mean.astype(np.float32), change.astype(np.float32), np.zeros(channels, np.float32))
     call = Call(node.op, given.attrs, types, TensorType(shape, FLOAT32))
     found = np.asarray(OPS[node.op].reference(call, arrays)).astype(np.float64)

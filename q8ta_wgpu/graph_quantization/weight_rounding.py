@@ -10,6 +10,7 @@ of a channel (Nagel et al., Data-Free Quantization Through Weight Equalization a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,22 @@ _BLOCK = 64
 """Inputs that take over the errors of all inputs before them at once, as one product."""
 
 
+@dataclass(frozen=True)
+class Algebra:
+    """What is computed with matrices of float64.
+
+    Attributes:
+        product: of two stacks of matrices, as numpy's matmul.
+        cholesky: the lower triangular factors of a stack of matrices, as numpy's.
+    """
+
+    product: Callable[[Array, Array], Array] = np.matmul
+    cholesky: Callable[[Array], Array] = np.linalg.cholesky
+
+
+_NUMPY = Algebra()
+
+
 class Inputs:
     """What a layer reads in calibration.
 
@@ -50,10 +67,11 @@ class Inputs:
         groups: of its channels.
         told: whether inputs are told apart.
         coarse: whether the weight has 4 bits, which gain from few samples, and from those of every call.
+        algebra: multiplies matrices.
 
     Attributes:
-        mean: of the input over the first dimension, which stays as 1; each call counts the same. A mean of
-            other sizes than the first is read at as many places, evenly spread.
+        mean: of the input over the first dimension, which stays as 1, for a linear over all dimensions but the last;
+            each call counts the same. A mean of other sizes than the first is read at as many places, evenly spread.
         samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
             products: (groups, inputs) and (groups, inputs, inputs).
         zeros: whether a linear met rows of zeros, such as padding.
@@ -66,8 +84,10 @@ class Inputs:
         groups: int,
         told: bool,
         coarse: bool = False,
+        algebra: Algebra = _NUMPY,
     ) -> None:
         self.shape, self.steps, self.groups, self.coarse = tuple(shape), steps, groups, coarse
+        self._algebra = algebra
         self.size = int(np.prod(shape[1:]))
         self.told = told and self.size <= (LARGEST_OF_4_BITS if coarse else LARGEST)
         self.calls = self.samples = 0
@@ -79,7 +99,7 @@ class Inputs:
     def meet(self, x: Array) -> None:
         """Counts a batch."""
         self.calls += 1
-        mean = x.mean(0, keepdims=True)
+        mean = self._mean(x)
         for axis, (found, first) in enumerate(
             zip(mean.shape, (mean if self.mean is None else self.mean).shape, strict=True)
         ):
@@ -92,7 +112,16 @@ class Inputs:
             rows = self._rows(x, max(_SAMPLES * self.size, _LEAST)).astype(np.float64)
             self.samples += rows.shape[1]
             self.total = self.total + rows.sum(1)
-            self.products = self.products + rows.swapaxes(1, 2) @ rows
+            self.products = self.products + self._algebra.product(rows.swapaxes(1, 2), rows)
+
+    def _mean(self, x: Array) -> Array:
+        """The mean of a batch, in float32."""
+        if len(self.shape) == 2:
+            x = x.reshape(-1, x.shape[-1])
+        if len(x) == 1:
+            return x.copy()
+        found = x.mean(0, keepdims=True, dtype=np.float64 if len(self.shape) == 2 else np.float32)
+        return np.asarray(found, np.float32)
 
     def covariance(self) -> Array | None:
         """Of the inputs of one output, (groups, inputs, inputs) in float64; None where too few were met."""
@@ -134,7 +163,7 @@ def rounded(
     step: Array,
     ends: tuple[int, int],
     covariance: Array | None,
-    cholesky: Callable[[Array], Array] = np.linalg.cholesky,
+    algebra: Algebra = _NUMPY,
 ) -> Array:
     """A weight on its steps: input after input, each error taken over by the inputs behind it, as far as they vary
     together; without a covariance each on the nearest.
@@ -150,7 +179,7 @@ def rounded(
         step: broadcasts with it.
         ends: the smallest and the largest number of steps.
         covariance: of the inputs of one output, (groups, inputs, inputs) in float64.
-        cholesky: gives the lower triangular factor of matrices, as numpy's does.
+        algebra: computes with matrices.
 
     Returns:
         The weight in float64, of the same shape.
@@ -158,15 +187,17 @@ def rounded(
     if covariance is None:
         return np.asarray(np.clip(np.rint(weight / step), *ends) * step)
     groups, size = covariance.shape[:2]
-    steps = np.broadcast_to(step, weight.shape).reshape(groups, -1, size).swapaxes(1, 2)
-    given = np.ascontiguousarray(weight.reshape(groups, -1, size).swapaxes(1, 2))
-    shares = _shares(covariance, cholesky)
+    steps, given = (
+        np.ascontiguousarray(x.reshape(groups, -1, size).swapaxes(1, 2))
+        for x in (np.broadcast_to(step, weight.shape), weight)
+    )
+    shares = _shares(covariance, algebra.cholesky)
     found, errors = np.empty_like(given), np.empty_like(given)
     for first in range(0, size, _BLOCK):
         last = min(first + _BLOCK, size)
-        wanted = given[:, first:last] + shares[:, first:last, :first] @ errors[:, :first]
+        wanted = given[:, first:last] + algebra.product(shares[:, first:last, :first], errors[:, :first])
         for i in range(first, last):
-            here = wanted[:, i - first] + (shares[:, i, None, first:i] @ errors[:, first:i])[:, 0]
+            here = wanted[:, i - first] + algebra.product(shares[:, i, None, first:i], errors[:, first:i])[:, 0]
             found[:, i] = np.clip(np.rint(here / steps[:, i]), *ends) * steps[:, i]
             errors[:, i] = given[:, i] - found[:, i]
     return np.asarray(found.swapaxes(1, 2).reshape(weight.shape))

@@ -48,7 +48,7 @@ class Inputs(torch.nn.Module):
         defaults, axes = (("stride", 1), ("padding", 0), ("dilation", 1)), len(shape) - 2 if windowed else 0
         stride, padding, dilation = (_each(arguments.get(name, default), axes) for name, default in defaults)
         steps = [(s, (p, p), d) for s, p, d in zip(stride, padding, dilation, strict=True)]
-        self.met = weight_rounding.Inputs(shape, steps, arguments.get("groups", 1), windowed, coarse)
+        self.met = weight_rounding.Inputs(shape, steps, arguments.get("groups", 1), windowed, coarse, _TORCH)
 
     def forward(self, x: Tensor) -> None:
         """Counts a batch."""
@@ -110,12 +110,19 @@ def _rounded(weight: Tensor, observer: Any, covariance: Array | None) -> Tensor:
     """A weight rounded to multiples of its observer's step, in float64."""
     step, *ends = _grid(weight, observer)
     fits = None if observer.ch_axis else covariance
-    return torch.from_numpy(weight_rounding.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits, _cholesky))
+    return torch.from_numpy(weight_rounding.rounded(weight.numpy(), step.numpy(), (ends[0], ends[1]), fits, _TORCH))
+
+
+def _product(a: Array, b: Array) -> Array:
+    return np.asarray(torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy())
 
 
 def _cholesky(matrices: Array) -> Array:
-    """numpy.linalg.cholesky, computed by torch. On busy cores numpy's threads make it ten times as slow."""
     return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrices)).numpy())
+
+
+_TORCH = weight_rounding.Algebra(_product, _cholesky)
+"""numpy's threads keep a core busy between products, and on busy cores they make one ten times as slow."""
 
 
 def _grid(weight: Tensor, observer: Any) -> tuple[Tensor, int, int]:

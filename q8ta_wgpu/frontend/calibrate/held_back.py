@@ -3,13 +3,19 @@ known."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from q8ta_wgpu.frontend.calibrate.heads import InParts
+from q8ta_wgpu.frontend.calibrate.observer import in_memory_order, observer_of
 from q8ta_wgpu.frontend.calibrate.rounder import known_scales
+from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.calibrate.state_precision import feed_back, states_of
 from q8ta_wgpu.frontend.multiply_adds import size_of
 
@@ -47,6 +53,8 @@ class HeldBack:
         ranges: what is simulated, one after the other: scales and zero points, as of `known_scales`, before observers
             met these items; and an empty dict, which stands for those that observers have now. Without enough other
             items it is only the latter, with many of them only the former.
+        floats: of each item that observers met, the outputs in float, and the states after the call.
+        own: the range of each value that shares an observer with others, and 0: by the observer's call.
     """
 
     def __init__(
@@ -64,6 +72,8 @@ class HeldBack:
         self.items: list[tuple[Tensor, ...]] = []
         self.places: list[int] = []
         self.ranges: list[dict[tuple[str, bool], tuple[float, int]]] = [{}]
+        self.floats: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.own: dict[Node, tuple[float, float]] = {}
 
     def order(self, items: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """All items with their places, those that are held back last."""
@@ -79,6 +89,14 @@ class HeldBack:
             self.ranges = [known_scales(self._observed), *(self.ranges if others < _LEAST else [])]
         yield from enumerate(self.items)
 
+    def holds(self, item: Sequence[Tensor]) -> bool:
+        """Whether this is one of the items that are held back."""
+        return any(item is held for held in self.items)
+
+    def meet(self, item: Sequence[Tensor]) -> None:
+        """Lets observers meet one of the items that are held back, and keeps what a simulation needs of this call."""
+        self.floats.append(outputs_and_states(self._observed, _Watching(self._observed, self.own).run(*item)))
+
     @property
     def growth(self) -> float:
         """By what factor the largest of these items is larger than the example that was traced; at least 1."""
@@ -91,3 +109,29 @@ def _results(observed: GraphModule) -> int:
     (output,) = observed.graph.find_nodes(op="output")
     ends = pytree.tree_leaves(output.args[0])[: -len(states_of(observed)) or None]
     return max(1, min((size_of(end) for end in ends if isinstance(end, Node)), default=_NUMBERS))
+
+
+class _Watching(InParts):
+    """Runs a module with observers, and widens the ranges of values that share one."""
+
+    def __init__(self, observed: GraphModule, ranges: dict[Node, tuple[float, float]]) -> None:
+        super().__init__(observed)
+        self._ranges = ranges
+        found = [(node, observer_of(observed, node)) for node in observed.graph.find_nodes(op="call_module")]
+        of_values = [(node, each) for node, each in found if each is not None and getattr(each, "ch_axis", -1) < 0]
+        count = Counter(id(observer) for _, observer in of_values)
+        self._shared = {node for node, observer in of_values if count[id(observer)] > 1}
+
+    def run_node(self, n: Node) -> Any:
+        """The value of a node."""
+        if n in self._shared:
+            (value,) = self.fetch_args_kwargs_from_env(n)[0]
+            widen_range(self._ranges, n, value)
+        return super().run_node(n)
+
+
+def widen_range(ranges: dict[Node, tuple[float, float]], node: Node, value: Tensor) -> None:
+    """Widens the range of a node so that it holds 0 and all elements of a value."""
+    low, high = ranges.get(node, (0.0, 0.0))
+    least, most = map(float, torch.aminmax(in_memory_order(value)))
+    ranges[node] = min(low, least), max(high, most)

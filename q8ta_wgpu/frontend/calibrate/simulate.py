@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.heads import InParts
@@ -92,12 +92,17 @@ class Run(InParts):
             how far they are off counts, not how many differ.
         """
         self.garbage_collect_values = known is None
-        (end,) = self.storage.module.graph.find_nodes(op="output")
-        found = pytree.tree_leaves(self.run(*item, initial_env=known))
-        pairs = [(x, n) for x, n in zip(found, pytree.tree_leaves(end.args[0]), strict=True) if isinstance(x, Tensor)]
-        count = len(pairs) - len(states_of(self.storage.module))
-        outputs = [x.float() if _is_amount(node) else x for x, node in pairs[:count]]
-        return outputs, [x for x, _ in pairs[count:]]
+        return outputs_and_states(self.storage.module, self.run(*item, initial_env=known))
+
+
+def outputs_and_states(module: GraphModule, results: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs and the states of a call, as `Run.call` returns them, from all that a prepared module returned."""
+    (end,) = module.graph.find_nodes(op="output")
+    leaves = zip(pytree.tree_leaves(results), pytree.tree_leaves(end.args[0]), strict=True)
+    pairs = [(x, n) for x, n in leaves if isinstance(x, Tensor)]
+    count = len(pairs) - len(states_of(module))
+    outputs = [x.float() if _is_amount(node) else x for x, node in pairs[:count]]
+    return outputs, [x for x, _ in pairs[count:]]
 
 
 def softmax(node: Node, scores: Tensor) -> Tensor:

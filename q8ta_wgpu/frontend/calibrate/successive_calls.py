@@ -29,22 +29,29 @@ class Calls:
         places: the index of each item in the calibration. Only neighbouring calls may be a sequence.
         states: how many of the last arguments are states.
         exact: computes the network in float.
+        found: what it computed of the items: of each the outputs, and the states after the call.
 
     Attributes:
         floats: outputs of each item in float.
         lasting: of each state, whether errors of it last for longer than the longest sequence of calls.
     """
 
-    def __init__(self, items: Sequence[Tensors], places: Sequence[int], states: int, exact: Call) -> None:
+    def __init__(
+        self,
+        items: Sequence[Tensors],
+        places: Sequence[int],
+        states: int,
+        exact: Call,
+        found: Sequence[tuple[list[Tensor], list[Tensor]]],
+    ) -> None:
         self._items, self._states = items, states
         self._goes_on = [False] * len(items)
-        self.floats: list[list[Tensor]] = []
+        self.floats = [outputs for outputs, _ in found]
         kept: Tensors = ()
-        for index, item in enumerate(items):
+        for index, (item, (_, after)) in enumerate(zip(items, found, strict=True)):
             follows = index > 0 and places[index] == places[index - 1] + 1
             self._goes_on[index] = follows and bool(kept) and all(map(_are_same, item[-states:], kept))
-            outputs, kept = exact(item)
-            self.floats.append(outputs)
+            kept = after
         floats = states and any(x.is_floating_point() for x in items[0][-states:])
         self.lasting = self._lasting(exact) if floats else [False] * states
 
