@@ -28,7 +28,6 @@ from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
-from q8ta_wgpu.frontend.export.late_code import late_code
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
@@ -174,7 +173,6 @@ def _quantized(
     count = operator.length_hint(asked.items, 0)
     shown = count and count + _STEPS
     with ExitStack() as stack:
-        stack.enter_context(late_code())
         update(0, shown, "exporting the module")
         changed = changed_buffers(asked.module, asked.example)
         if changed:
