@@ -136,7 +136,7 @@ def _split(array: NDArray[Any], packing: Packing) -> NDArray[Any]:
     """Pads to whole blocks and splits every axis into (block index, index in the block): rank 8."""
     blocks = [packing.block(axis) for axis in range(4)]
     padding = [(0, -d % b) for d, b in zip(array.shape, blocks, strict=True)]
-    padded = np.pad(array, padding)
+    padded = np.pad(array, padding) if any(after for _, after in padding) else array  # np.pad copies in any case
     shape = [n for d, b in zip(padded.shape, blocks, strict=True) for n in (d // b, b)]
     return padded.reshape(shape)
 

@@ -116,6 +116,7 @@ class _Watching(InParts):
 
     def __init__(self, observed: GraphModule, ranges: dict[Node, tuple[float, float]]) -> None:
         super().__init__(observed)
+        self.extra_traceback = False  # an error keeps the message it has in a call of the module
         self._ranges = ranges
         found = [(node, observer_of(observed, node)) for node in observed.graph.find_nodes(op="call_module")]
         of_values = [(node, each) for node, each in found if each is not None and getattr(each, "ch_axis", -1) < 0]
