@@ -115,6 +115,30 @@ def test_the_rule_for_int16(sizes: tuple[int, int, int], tile: str) -> None:
     assert gemm.choose(sizes, UNITS, halves_per_row=2) == tile
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((2048, 8192, 512), "units_128x128"),  # 261 us, the fastest 255, by packed dot products 875
+        ((512, 3072, 512), "units_128x128"),  # 38 us, the fastest 37, by packed dot products 95
+        ((128, 8192, 512), "units_128x64"),  # 27 us, the fastest 24, by packed dot products 67
+    ],
+)
+def test_the_rule_for_weights_of_4_bits(sizes: tuple[int, int, int], tile: str) -> None:
+    """A channel is two columns: measured on an H200."""
+    assert gemm.choose(sizes, UNITS, parts=2) == tile
+    assert gemm.choose(sizes, BASELINE, parts=2) not in UNIT_TILES
+
+
+@pytest.mark.parametrize("name", UNIT_TILES)
+@pytest.mark.parametrize("halves", [1, 2])
+def test_a_channel_of_4_bits_is_two_columns_of_a_tile(name: str, halves: int) -> None:
+    """A tile makes half as many channels. Of int16 rows, one whose subgroups have too few sums for whole rows is not
+    used."""
+    whole, tile = replace(UNIT_TILES[name], halves=halves), replace(UNIT_TILES[name], halves=halves, parts=2)
+    assert (2 * tile.n, tile.columns, tile.memory) == (whole.n, whole.columns, whole.memory)
+    assert tile.is_shared() == (whole.is_shared() and (halves == 1 or tile.fragments_n > 1))
+
+
 def test_a_residual_favours_smaller_tiles() -> None:
     """ResNet-50's 64 to 256 channels at batch 32 take 35 and 38 microseconds, with a residual 56 and 50."""
     sizes = (100352, 256, 16)
