@@ -23,7 +23,7 @@ NETWORKS = ("resnet50_uint8", "demo_uint8")
 
 BATCH = 32
 BATCHES = {"resnet50_uint8": 384, "demo_uint8": 192}
-"""Batches of a run, by network."""
+"""Batches of a run, by network; of others as many as the fewest."""
 
 
 def adapters(options: Options) -> list[str]:
@@ -32,7 +32,7 @@ def adapters(options: Options) -> list[str]:
     name, _, number = title.rpartition("#")
     if not number.isdecimal():
         return [title]
-    return sorted({other for other in titles() if other.rpartition("#")[0] == name})
+    return [title, *(other for other in titles() if other.rpartition("#")[0] == name and other != title)]
 
 
 def in_one_process(model: q8.Model, devices: Sequence[str], rows: Array) -> tuple[float, Array]:
@@ -94,7 +94,9 @@ def part_gpus(options: Options) -> None:
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()
         model = saved.reshape((BATCH, *taken.shape[1:]))
-        rows = np.random.default_rng(0).integers(0, 256, (BATCHES[name] * BATCH, *taken.shape[1:]), np.uint8)
+        shape = (BATCHES.get(name, min(BATCHES.values())) * BATCH, *taken.shape[1:])
+        rows = np.random.default_rng(0).random(shape, np.float32) * (256 if taken.array_dtype == "uint8" else 1)
+        rows = rows.astype(taken.array_dtype)
         expected = np.empty(0)
         for title, run in (("run_many", in_one_process), ("actors", by_actors)):
             alone = 0.0

@@ -50,6 +50,8 @@ def computed(path: str, rows: np.ndarray, devices: Sequence[Any]) -> tuple[np.nd
     """
     ((_, taken),) = q8.load(path).inputs.items()
     size = taken.shape[0]
+    if not len(rows):
+        raise ValueError("there are no rows to compute")
     filled = np.concatenate([rows, np.zeros((-len(rows) % size, *rows.shape[1:]), rows.dtype)])
     actor = ray.remote(max_restarts=-1, max_task_retries=-1)(Worker)
     workers: list[Any] = [actor.remote(path, device) for device in devices]

@@ -87,10 +87,15 @@ def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     rows, one = np.uint32(four_bit_weights.row_words(call)), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
     return {
-        **gemm.params(gemm.with_parts(tile, four_bit_weights.unit_parts(call)), _sizes(call)),
+        **gemm.params(_tile_of(tile, call), _sizes(call)),
         **_shared_params(call),
         **grids,
     }
+
+
+def _tile_of(tile: gemm.AnyTile, call: Call) -> gemm.AnyTile:
+    """The tile for a call's weights, which have 8 or 4 bits."""
+    return gemm.with_parts(tile, four_bit_weights.unit_parts(call))
 
 
 def _has_vectors(call: Call) -> bool:
@@ -99,7 +104,7 @@ def _has_vectors(call: Call) -> bool:
 
 
 def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
-    return tile.fits(target) and gemm.is_shared(gemm.with_parts(tile, four_bit_weights.unit_parts(call)))
+    return tile.fits(target) and gemm.is_shared(_tile_of(tile, call))
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:
@@ -109,7 +114,7 @@ def _preferred(call: Call, target: Target, label: str) -> bool:
 def _packed(tile: gemm.AnyTile, call: Call, weight: Array) -> Array:
     """`Kernel.prepack` of a weight for a tile. Matrix units read two vectors of a channel's weights of 4 bits at a
     time."""
-    pack = gemm.pack_with(gemm.with_parts(tile, four_bit_weights.unit_parts(call)), _rows)
+    pack = gemm.pack_with(_tile_of(tile, call), _rows)
     return four_bit_weights.packed(pack, 1 if tile.body == UNITS else tile.n)(call, weight)
 
 

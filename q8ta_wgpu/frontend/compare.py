@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.calibrate.simulate import decibels
+from q8ta_wgpu.frontend.calibrate.simulate import decibels, fill_of
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
@@ -296,9 +296,12 @@ def _snr(exact: Array, found: Array) -> float:
     """The signal-to-noise ratio in dB, at most 120. Noise to signal is averaged over channels (dimension 1), so that a
     large channel does not hide the losses of small ones. A channel with more noise than signal counts as 0 dB, since
     the ratio of one with almost no signal (behind a ReLU, for example) is arbitrary. If all channels have more noise
-    than signal, or if channels have few values, the ratio is computed over all values together."""
-    exact = exact.astype(np.float64)
-    noise = (exact - found.reshape(exact.shape)) ** 2
+    than signal, or if channels have few values, the ratio is computed over all values together. What takes the place of
+    masked elements is no signal."""
+    exact, found = exact.astype(np.float64), found.reshape(exact.shape)
+    if (fill := fill_of([torch.from_numpy(exact)])) is not None:
+        exact, found = (np.where(exact == fill, 0, x) for x in (exact, found))
+    noise = (exact - found) ** 2
     apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]
     other = tuple(axis for axis in range(exact.ndim) if axis != 1) if apart else None
     signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)

@@ -33,9 +33,6 @@ partial."""
 GROUP = 32
 """Inputs with one factor, of weights of 4 bits."""
 
-ONE_TILE = "q8ta_linear.tiled_units_64x64"
-"""The kernel that runs with weights of 4 bits, which have the tiles of those of 8."""
-
 SHALLOW = 32
 """k of a linear, so small that some tiles have more threads than vectors of weights in a step."""
 
@@ -142,18 +139,16 @@ def _spares_threads(kernel: Kernel, call: Call) -> bool:
 
 
 def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
-    """A trial of each kernel that needs this unit, a second one for tiles that load few weights in a step, and one of
+    """A trial of each kernel that needs this unit, a second one for tiles that load few weights in a step, and one with
     weights of 4 bits. Attention with a mask is left out, since it has the tiles of attention without one."""
     with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
-    shallow, grouped = _linear(SHALLOW), _linear(DEPTH, GROUP)
-    for case in (_linear(DEPTH), shallow, grouped, _product(), _attention()):
+    shallow = _linear(SHALLOW)
+    for case in (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _product(), _attention()):
         (node,) = case.graph.nodes
         call = case.graph.call(node)
         kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
         if case is shallow:
             kernels = [kernel for kernel in kernels if _spares_threads(kernel, call)]
-        elif case is grouped:
-            kernels = [kernel for kernel in kernels if kernel.name == ONE_TILE]
         expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
         for kernel in kernels:
             reads = tuple(None if name in case.graph.constants else ROW_MAJOR for name in node.inputs)

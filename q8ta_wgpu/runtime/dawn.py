@@ -85,7 +85,9 @@ class Dawn(Engine):
     def _enumerate(self) -> list[Any]:
         """All adapters. Of equal ones the package lists the first alone; its private list has each of them."""
         found = super()._enumerate()
-        every: list[Any] = getattr(self.package.gpu, "_enumerate_all_adapters", list)()
+        every: list[Any] = []
+        with contextlib.suppress(AttributeError, TypeError):  # a version or a build without that list
+            every = self.package.gpu._enumerate_all_adapters()
         explicit = [adapter.info for adapter in found if adapter.info["backend_type"] in _EXPLICIT]
         others = [adapter for adapter in found if adapter.info not in explicit]
         equal = [adapter for adapter in every if adapter.info in explicit]

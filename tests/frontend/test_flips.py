@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,11 +64,21 @@ def test_an_order_that_is_an_output_follows_from_unrounded_scores() -> None:
     assert any(WHY in note for note in q8.compile(program).report().notes)
 
 
-def test_what_is_smooth_where_a_comparison_changes_is_rounded() -> None:
-    """An activation by hand."""
+_BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu": lambda h: h.where(h > 0, h.expm1()),
+    "leaky": lambda h: torch.where(h > 0, h, 0.1 * h),
+    "relu": lambda h: h * (h > 0),
+    "abs": lambda h: torch.where(h > 0, h, -h),
+}
+
+
+@pytest.mark.parametrize("name", _BY_HAND)
+@pytest.mark.parametrize("width", [32, 64])
+def test_an_activation_by_hand_has_a_kink_and_no_choice_that_flips(name: str, width: int) -> None:
+    """It was left unrounded, since the noise of a kink counted as that of flips."""
     torch.manual_seed(0)
-    layers = {"first": nn.Linear(16, 32), "head": nn.Linear(32, 6)}
-    module = Plain(lambda m, x: m.head((h := m.first(x)).where(h > 0, h.expm1())), **layers).eval()
+    layers = {"first": _perceptron(16, width, width), "head": nn.Linear(width, 6)}
+    module = Plain(lambda m, x: m.head(_BY_HAND[name](m.first(x))), **layers).eval()
     report = q8.compile(quantized(module, [data(8, 16, seed=s) for s in range(32)])).report()
     assert not report.float32
     assert not any(WHY in note for note in report.notes)

@@ -14,7 +14,7 @@ from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
-from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
+from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -90,7 +90,7 @@ def _observing(model: GraphModule) -> Callable[..., Any]:
     tables = [node for node in model.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})]
     for table in tables:
         for user in table.users:
-            if user.op == "call_module":
+            if observer_of(model, user) is not None:
                 model.get_submodule(str(user.target))(constant(model, table))
     run = InParts(model)
     return run.run if run.is_large or any(noted(node, SIZES) for node in model.graph.nodes) else model

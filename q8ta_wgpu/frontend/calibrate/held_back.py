@@ -23,9 +23,9 @@ _INPUTS = 4
 """The number of inputs that are simulated. An item may hold several: so few items are taken as hold this many."""
 
 _NUMBERS, _MANY, ITEMS = 32, 256, 8
-"""The numbers that each result should have in all simulated items together, those that it has if the other items are
-three times as many, and the most items that are taken for either. The noise of four numbers may by chance be 5 dB above
-or below that of all, of 48 still 2 dB."""
+"""_NUMBERS: the numbers that each result should have in all simulated items together. _MANY: those that it should have
+where a quarter of the items gives them. ITEMS: the most items that are taken for either. The noise of four numbers may
+by chance be 5 dB above or below that of all, of 48 still 2 dB."""
 
 _FIRST, _LATER = 8, 24
 """The numbers of calls that are simulated of a network that computes states from their old values: neighbouring calls
@@ -54,7 +54,7 @@ class HeldBack:
             met these items; and an empty dict, which stands for those that observers have now. Without enough other
             items it is only the latter, with many of them only the former.
         floats: of each item that observers met, the outputs in float, and the states after the call.
-        own: the range of each value that shares an observer with others, and 0: by the observer's call.
+        own: by the call of an observer that several values share, the range of the value there, widened to hold 0.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class _Watching(InParts):
         """The value of a node."""
         if n in self._shared:
             (value,) = self.fetch_args_kwargs_from_env(n)[0]
-            widen_range(self._ranges, n, value)
+            _widen_range(self._ranges, n, value)
         return super().run_node(n)
 
 
-def widen_range(ranges: dict[Node, tuple[float, float]], node: Node, value: Tensor) -> None:
+def _widen_range(ranges: dict[Node, tuple[float, float]], node: Node, value: Tensor) -> None:
     """Widens the range of a node so that it holds 0 and all elements of a value."""
     low, high = ranges.get(node, (0.0, 0.0))
     least, most = map(float, torch.aminmax(in_memory_order(value)))

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
-from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack, widen_range
+from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
@@ -139,7 +139,7 @@ class Precisions:
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own = back.own
-        exact = Run(self.storage, self._watched, _same, softmax).call
+        exact = Run(self.storage, self._unrounded, _same, softmax).call
         self.calls = Calls(back.items, back.places, len(states_of(observed)), exact, back.floats)
         self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
@@ -322,12 +322,6 @@ class Precisions:
 
     def _unrounded(self, node: Node, value: Tensor) -> Views:
         return dict.fromkeys(self.storage.values[node].users[node].values(), value)
-
-    def _watched(self, node: Node, value: Tensor) -> Views:
-        """Gives a value unrounded, and notes its own range if it shares its scale with others."""
-        if len(self.storage.values[node].nodes) > 1:
-            widen_range(self._own, node, value)
-        return self._unrounded(node, value)
 
     def _of_sums(self, node: Node, value: Tensor) -> Views:
         stored, found = self.storage.values[node], dict(self._unrounded(node, value))

@@ -156,13 +156,33 @@ def _is_amount(node: Any) -> bool:
     return False
 
 
+_FILL, _LARGE = 10.0, 1e4
+"""A number that takes the place of others is this many times as large as all others. It is negative, as for logits that
+are not allowed, or at least _LARGE."""
+
+
+def fill_of(values: Sequence[Tensor]) -> float | None:
+    """The number that takes the place of masked elements in a value, by its values in several items: two elements or
+    more have it, and it is far from all others. None if there is none."""
+    every = torch.cat([x.detach().reshape(-1) for x in values])
+    if not every.numel() or not every.dtype.is_floating_point:
+        return None
+    for fill, far in ((every.min(), every.min() < 0), (every.max(), every.max() >= _LARGE)):
+        others = every[every != fill].abs()
+        if far and 1 < every.numel() - others.numel() < every.numel() and 0 < _FILL * others.max() < fill.abs():
+            return float(fill)
+    return None
+
+
 def noise(found: Iterable[Sequence[Tensor]], exact: Sequence[Sequence[Tensor]]) -> list[float]:
     """The noise of each output relative to its signal, as a ratio of powers over all items. For outputs of other whole
-    numbers than amounts, the share of elements that differ."""
+    numbers than amounts, the share of elements that differ. What takes the place of masked elements is no signal."""
+    fills = [fill_of(each) for each in zip(*exact, strict=True)]
     errors, powers = [0.0] * len(exact[0]), [0.0] * len(exact[0])
     for ours, wanted in zip(found, exact, strict=True):
         for i, (y, v) in enumerate(zip(ours, wanted, strict=True)):
             if v.dtype.is_floating_point:
+                y, v = (y, v) if fills[i] is None else (y[v != fills[i]], v[v != fills[i]])
                 errors[i] += float(((y - v).double() ** 2).sum())
                 powers[i] += float((v.double() ** 2).sum())
             else:
@@ -179,6 +199,8 @@ def usual_noise(found: Sequence[Sequence[Tensor]], exact: Sequence[Sequence[Tens
             ratios.append(0.0)
             continue
         wanted, ours = (torch.cat([x.reshape(-1) for x in each]) for each in pair)
+        if (fill := fill_of(pair[0])) is not None:
+            wanted, ours = wanted[wanted != fill], ours[wanted != fill]
         squares = (ours - wanted).double().square().sort().values
         power = float(wanted.double().square().sum())
         ratios.append(float(squares[: len(squares) - len(squares) // 10].sum()) / max(power, 1e-30))

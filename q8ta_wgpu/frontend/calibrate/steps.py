@@ -85,7 +85,8 @@ class Step:
             made, how = next(iter(stored.users)), "reads a table of int16"
         why = self.why or f"since 8 bits are too few; alone they would leave {decibels(self.noise):.1f} dB"
         source, what = source_of(made), "store" if self.is_table else "move"
-        return f"{made.name}: {how} {why}, for {_bytes(self.cost)} more to {what}" + (f" ({source})" if source else "")
+        cost = _cost(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
+        return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")
 
 
 def always(storage: Storage) -> list[Step]:
@@ -100,6 +101,8 @@ def always(storage: Storage) -> list[Step]:
     for stored in storage.stored:
         readers = stored.readers("others") if stored.width == "int8" else []
         why = ""
+        if _is_recurrent(stored):
+            continue
         if any(map(_is_softmax, readers)):
             why = "since a softmax tells the largest apart"
         elif any(user.op == "output" for user in readers) and 0 < _met(stored) < _FEW:
@@ -229,6 +232,8 @@ def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
     if isinstance(stored, Node):
         return [("int16", 0.0)]
     found: list[tuple[Width, float]] = []
+    if _is_recurrent(stored):
+        return found
     if stored.width == "int8" and (role == "others" or all(map(_reads_int16, stored.readers(role)))):
         finer = rounder.scale(stored, "int16")[0] / rounder.scale(stored, "int8")[0]
         found.append(("int16", finer**2))
@@ -237,13 +242,21 @@ def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
 
 def _is_slice(stored: Stored) -> bool:
     """Whether values are slices of a weighted sum's result that are stored each by itself."""
-    for node in stored.nodes:
-        source = value = stored.value(node)
-        while source.target is operator.getitem or isinstance(kind(source), Moves):
-            source = source.all_input_nodes[0]
-        if isinstance(kind(source), WeightedSum) and size_of(value) < size_of(source):
-            return True
-    return False
+    values = map(stored.value, stored.nodes)
+    return any(isinstance(kind(s := _moved(value)), WeightedSum) and size_of(value) < size_of(s) for value in values)
+
+
+def _is_recurrent(stored: Stored) -> bool:
+    """Whether values are results of a recurrent layer, which has no others than int8: it would be computed in
+    float32."""
+    return any(isinstance(kind(_moved(stored.value(node))), Recurrent) for node in stored.nodes)
+
+
+def _moved(value: Node) -> Node:
+    """The node whose result a value is, before it was moved or a part of it taken."""
+    while value.target is operator.getitem or isinstance(kind(value), Moves):
+        value = value.all_input_nodes[0]
+    return value
 
 
 def _is_softmax(user: Node) -> bool:
