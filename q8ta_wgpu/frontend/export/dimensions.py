@@ -109,7 +109,8 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
             if rest or not least <= value <= largest or here.setdefault(symbol, value) != value:
                 raise InputError(
                     f"dynamic_shapes says that dimension {dim} of example input {index} is {Size(terms, {symbol: 0})!r}"
-                    f" with {symbol} from {least} to {largest}, found {size}"
+                    f" with {symbol} from {least} to {largest}, found {size}. Give an example of such a size, or "
+                    "another Dim(min=..., max=...)"
                 )
             sizes.append((index, dim, terms))
             ranges[symbol] = (least, largest)

@@ -99,7 +99,10 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
     try:
         return joined(graphs, found.points, Dynamic(dict(found.ranges), inputs), largest)
     except GraphError as error:
-        raise UnsupportedError(f"the program does not follow the sizes that dynamic_shapes names: {error}") from None
+        raise UnsupportedError(
+            f"the program does not follow the sizes that dynamic_shapes names: {error}. Name sizes that it follows, "
+            "such as 2 * Dim(...) for a network that halves and doubles them, or leave the dimension out"
+        ) from None
 
 
 def _states(program: ExportedProgram) -> dict[str, tuple[str, str]]:
