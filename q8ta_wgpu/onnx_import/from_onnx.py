@@ -71,8 +71,8 @@ class Sizes:
         largest = {name: numbers[-1] for name, numbers in values.items()}
         first = import_program(data, largest)
         named = set(first.open.values())
-        if unknown := sorted(values.keys() - named):
-            there = ", ".join(sorted(named)) or "none"
+        if named and (unknown := sorted(values.keys() - named)):  # a file without open sizes has nothing to be named
+            there = ", ".join(sorted(named))
             raise InputError(f"sizes name {', '.join(unknown)}, but the file leaves these open: {there}")
         steps = {name: found for name, found in values.items() if len(found) > 1 and name in named}
         self.ranges = {

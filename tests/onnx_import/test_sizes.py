@@ -97,6 +97,12 @@ def test_a_size_out_of_its_range_is_refused() -> None:
         session(drawn(1, 9, 32))
 
 
+def test_a_size_that_the_file_does_not_have_is_refused() -> None:
+    """A name with a slip of the pen was ignored."""
+    with pytest.raises(q8.InputError, match=r"sizes name Q, but the file leaves these open: N, T"):
+        q8.from_onnx(attention(), {"N": 2, "T": 12, "Q": 3})
+
+
 def test_what_is_no_formula_in_the_sizes_is_refused() -> None:
     with pytest.raises(q8.UnsupportedError, match=r"the file does not follow the sizes that are ranges.*in steps"):
         q8.from_onnx(image(), sizes={"H": (2, 24), "W": 8})  # twice what is half of an odd size is another one
