@@ -86,11 +86,7 @@ def _rows(call: Call, weight: Array) -> Array:
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
     rows, one = np.uint32(four_bit_weights.row_words(call)), (1, 1, 0, 0)
     grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
-    return {
-        **gemm.params(_tile_of(tile, call), _sizes(call)),
-        **_shared_params(call),
-        **grids,
-    }
+    return {**gemm.params(_tile_of(tile, call), _sizes(call)), **_shared_params(call), **grids}
 
 
 def _tile_of(tile: gemm.AnyTile, call: Call) -> gemm.AnyTile:

@@ -105,7 +105,8 @@ on an H200)."""
 
 
 UNPACKING = 24
-"""The same for weights of 4 bits that become two int8, as a number of rows."""
+"""The same for weights of 4 bits that become two int8, as a number of rows: a guess, by which the chosen tile takes at
+most a tenth longer than the fastest."""
 
 
 def fastest(

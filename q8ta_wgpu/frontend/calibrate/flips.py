@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
-from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, noise, softmax
-from q8ta_wgpu.frontend.calibrate.stored import Reads, Storage, Stored
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, noise, same_weight, softmax
+from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 
 _TIMES = 8.0
@@ -73,14 +73,14 @@ class Flips:
             if (stored := self._storage.values[node]) in self._values:
                 met.append(value)
                 by_8_bits[stored] += _power(self._error(stored, value))
-            return self._unrounded(node, value)
+            return self._storage.unrounded(node, value)
 
         def compared(node: Node, value: Tensor) -> Views:
             if (stored := self._storage.values[node]) in self._values:
                 by_yardstick[stored] += _power(value - next(exact))
             return view(node, value)
 
-        self._outputs(kept, _same)
+        self._outputs(kept, same_weight)
         exact = iter(met)
         self._outputs(compared, weight)
         return [stored for stored, power in by_8_bits.items() if power > _MORE * by_yardstick[stored]]
@@ -103,7 +103,7 @@ class Flips:
 
     def _changes(self, times: float) -> list[float]:
         """The noise to signal of each output by errors that are so many times as large, without what is smooth."""
-        more, less = (self._outputs(functools.partial(self._shifted, by), _same) for by in (times, -times))
+        more, less = (self._outputs(functools.partial(self._shifted, by), same_weight) for by in (times, -times))
         found = []
         for exact, *changed in zip(self._calls.floats, more, less, strict=True):
             found.append([a + b - x if x.is_floating_point() else a for x, a, b in zip(exact, *changed, strict=True)])
@@ -113,12 +113,9 @@ class Flips:
         run = Run(self._storage, view, weight, softmax)
         return [given for sequence in self._calls.sequences() for given in self._calls.outputs(run.call, sequence)]
 
-    def _unrounded(self, node: Node, value: Tensor) -> dict[Reads, Tensor]:
-        return dict.fromkeys(self._storage.values[node].users[node].values(), value)
-
     def _shifted(self, times: float, node: Node, value: Tensor) -> Views:
         """Gives what takes steps a value with so many times its error by 8 bits, within the range of the value."""
-        stored, found = self._storage.values[node], self._unrounded(node, value)
+        stored, found = self._storage.values[node], self._storage.unrounded(node, value)
         if stored in self._values:
             shifted = value.add(self._error(stored, value), alpha=times).clamp(*value.aminmax())
             found |= {reads: shifted for reads in found if "steps" in reads.roles and not reads.moves}
@@ -130,7 +127,3 @@ class Flips:
 
 def _power(errors: Tensor) -> float:
     return float(errors.double().square().sum())
-
-
-def _same(node: Node, value: Tensor, reader: Node) -> Tensor:
-    return value

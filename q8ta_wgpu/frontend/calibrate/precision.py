@@ -27,7 +27,16 @@ from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
-from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Views, decibels, noise, softmax, usual_noise
+from q8ta_wgpu.frontend.calibrate.simulate import (
+    LastRuns,
+    Run,
+    Views,
+    decibels,
+    noise,
+    same_weight,
+    softmax,
+    usual_noise,
+)
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import (
     Step,
@@ -139,7 +148,7 @@ class Precisions:
         rows = by_rows(self.storage) if dynamic else []
         self._by_rows = {stored for stored, _ in widths(rows)}
         self._own = back.own
-        exact = Run(self.storage, self._unrounded, _same, softmax).call
+        exact = Run(self.storage, self.storage.unrounded, same_weight, softmax).call
         self.calls = Calls(back.items, back.places, len(states_of(observed)), exact, back.floats)
         self.floats = self.calls.floats
         self.yardstick = self._noise_of_yardstick()
@@ -320,11 +329,8 @@ class Precisions:
 
         return [given for sequence in self.calls.sequences() for given in self.calls.outputs(call, sequence)]
 
-    def _unrounded(self, node: Node, value: Tensor) -> Views:
-        return dict.fromkeys(self.storage.values[node].users[node].values(), value)
-
     def _of_sums(self, node: Node, value: Tensor) -> Views:
-        stored, found = self.storage.values[node], dict(self._unrounded(node, value))
+        stored, found = self.storage.values[node], self.storage.unrounded(node, value)
         sums = Reads(frozenset({"sums"}))
         if sums in found:
             width = "int16" if stored in self._by_rows else stored.width
@@ -382,7 +388,3 @@ def _wanted(allowed: float, int8: float, output: Tensor) -> float:
     """The noise that an output should have, if 16 bits can give that. Where int8 leaves
     less than 15 dB, it is at most the noise of 20 dB."""
     return min(allowed, _FAIR) if int8 > _BAD and output.dtype.is_floating_point else allowed
-
-
-def _same(node: Node, value: Tensor, reader: Node) -> Tensor:
-    return value

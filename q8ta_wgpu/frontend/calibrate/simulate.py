@@ -24,6 +24,11 @@ _FEW = 1000
 Views = Mapping[Reads, Tensor]
 
 
+def same_weight(node: Node, value: Tensor, reader: Node) -> Tensor:
+    """A weight that is not rounded, as `Run` takes it."""
+    return value
+
+
 class Run(InParts):
     """Runs a prepared module in which each reader reads a value as it would be stored for it.
 
@@ -164,13 +169,21 @@ are not allowed, or at least _LARGE."""
 def fill_of(values: Sequence[Tensor]) -> float | None:
     """The number that takes the place of masked elements in a value, by its values in several items: two elements or
     more have it, and it is far from all others. None if there is none."""
-    every = torch.cat([x.detach().reshape(-1) for x in values])
-    if not every.numel() or not every.dtype.is_floating_point:
+    values = [x.detach() for x in values if x.numel() and x.dtype.is_floating_point]
+    if not values:
         return None
-    for fill, far in ((every.min(), every.min() < 0), (every.max(), every.max() >= _LARGE)):
-        others = every[every != fill].abs()
-        if far and 1 < every.numel() - others.numel() < every.numel() and 0 < _FILL * others.max() < fill.abs():
-            return float(fill)
+    least, most = (
+        float(torch.stack([x.min() for x in values]).min()),
+        float(torch.stack([x.max() for x in values]).max()),
+    )
+    for fill, far in ((least, least < 0), (most, most >= _LARGE)):
+        # Most values have their extreme once, which is found without a copy.
+        if not far or sum(int((x == fill).sum()) for x in values) < 2:
+            continue
+        others = [x[x != fill] for x in values]
+        largest = max((float(x.abs().max()) for x in others if x.numel()), default=0.0)
+        if 0 < _FILL * largest < abs(fill):
+            return fill
     return None
 
 

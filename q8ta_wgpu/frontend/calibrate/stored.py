@@ -130,6 +130,10 @@ class Storage:
             ends = [end for node, end in kept if node is written]
             stored.users[written].update(dict.fromkeys(ends, Reads(frozenset(found or {"others"}), moves=bool(found))))
 
+    def unrounded(self, node: Node, value: Tensor) -> dict[Reads, Tensor]:
+        """A value as it is, for each way in which readers of this observer's call read it."""
+        return dict.fromkeys(self.values[node].users[node].values(), value)
+
     def _reads(self, node: Node, user: Node) -> Reads:
         stored = self.values[node]
         results = [user, *(item for item in user.users if item.target is operator.getitem)]
