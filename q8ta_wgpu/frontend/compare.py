@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.calibrate.simulate import decibels, fill_of
+from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
@@ -27,8 +27,9 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
+from q8ta_wgpu.frontend.noise_causes import clipped, noise_to_signal, parts_of
 from q8ta_wgpu.frontend.notes import PRECISION, SIZES, noted
-from q8ta_wgpu.ir.graph import RANGES, Array, Graph
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
@@ -78,12 +79,14 @@ def compare(
         finally:
             before.put_back()
         simulated = _simulated(exported, calls)
+        weighed = _simulated(exported, calls, in_float)
     graph, ours = _integer_values(exported, calls)
     _, yardstick, _, predicted = noted(exported.graph_module, PRECISION, (None,) * 4)
-    each = [Comparison(_rows(exported, graph, *values)) for values in zip(in_float, simulated, ours, strict=True)]
+    found = [_Found(*values) for values in zip(in_float, simulated, weighed, ours, strict=True)]
+    each = [Comparison(_rows(exported, graph, values)) for values in found]
     if not several:
         return Comparison(each[0].layers, predicted, yardstick)
-    rows = _rows(exported, graph, _joined(in_float), _joined(simulated), _joined(ours))
+    rows = _rows(exported, graph, _Found(*map(_joined, zip(*found, strict=True))))
     return Comparison(rows, predicted, yardstick, tuple(each))
 
 
@@ -91,14 +94,65 @@ Values = dict[str, Array]
 """The values of a call by the names of operators in the quantized program."""
 
 
-def _rows(
-    exported: ExportedProgram, graph: Graph, in_float: Values, simulated: Values, ours: Values
-) -> tuple[Layer, ...]:
+class _Found(NamedTuple):
+    """The values of one call, or of several joined.
+
+    Attributes:
+        in_float: of the float module.
+        simulated: of PT2E's simulation.
+        weighed: of the simulation if all stored values before are exact, so that only weights are rounded.
+        ours: of the integer arithmetic.
+    """
+
+    in_float: Values
+    simulated: Values
+    weighed: Values
+    ours: Values
+
+    def row(self, node: Node, stored: TensorType, name: str, made: Node, before: Sequence[float], place: int) -> Layer:
+        """The row of a value.
+
+        Args:
+            node: its node in the simulation.
+            stored: its type in the graph.
+            name: its name there.
+            made: the float operator whose result it is.
+            before: signal to noise in dB of the stored values from which it is computed.
+            place: its index among the rows.
+        """
+        exact = self.in_float[made.name]
+        step = (int(node.args[2]), float(node.args[1])) if _is_quantize(node) else (0, 1.0)  # type: ignore[arg-type]
+        simulation = decibels(noise_to_signal(exact, _real(self.simulated[node.name], *step)))
+        real = self.ours[name] if stored.q is None else _real(self.ours[name], stored.q.zero, stored.q.scale)
+        noise = noise_to_signal(exact, real)
+        parts = parts_of(exact, self.weighed.get(made.name, exact), noise, stored)
+        cause, snr = max(parts, key=lambda cause: parts[cause]), decibels(noise)
+        lost = max(0.0, min(before, default=decibels(parts["rounding"])) - snr)
+        beyond = float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0
+        module = ["", *module_paths(self._with_weights(made) if cause == "weights" else made)][-1]
+        return Layer(made.name, module, source_of(made), simulation, snr, lost, beyond, place, cause=cause)
+
+    def _with_weights(self, made: Node) -> Node:
+        """The last call before a stored value, or that of its own operator, which reads a rounded weight."""
+        waiting = [made]
+        for node in waiting:
+            if any(is_qdq(source) and _rounded(source).name not in self.in_float for source in node.all_input_nodes):
+                return node
+            waiting += [source for source in node.all_input_nodes if not is_qdq(source) and source not in waiting]
+        return made
+
+
+def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer, ...]:
     """The rows of a comparison, the largest loss first."""
     layers: dict[str, Layer] = {}
+
+    def row(node: Node, name: str, read: Iterable[str]) -> Layer:
+        before = [layers[source].snr for source in read if source in layers]
+        return found.row(node, graph.types[name], name, _rounded(node), before, len(layers))
+
     for node in exported.graph.nodes:
-        if node.name in ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
-            layers[node.name] = _layer(node, graph, in_float, simulated, ours[node.name], layers)
+        if node.name in found.ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
+            layers[node.name] = row(node, node.name, [name for x in node.all_input_nodes for name in _read(x)])
     states = len(exported.graph_signature.buffers_to_mutate)
     ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
     for node, name in zip(ends, graph.results, strict=True):
@@ -107,11 +161,8 @@ def _rows(
             layers[stored] = replace(layers[stored], output=True)
             continue
         made = _rounded(node)  # the output is a moved value, whose bytes are those of its source
-        if made.op == "call_function" and made.name in in_float and node.name in simulated:  # not a state
-            q, array = graph.types[name].q, ours[name]
-            real = array if q is None else _real(array, q.zero, q.scale)
-            simulation, snr = (_snr(in_float[made.name], found) for found in (simulated[node.name], real))
-            layers[made.name] = replace(_row(made, simulation, snr, 0.0, _read(made), layers), output=True)
+        if made.op == "call_function" and made.name in found.in_float and node.name in found.simulated:  # not a state
+            layers[made.name] = replace(row(node, name, _read(made)), output=True)
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
 
 
@@ -124,40 +175,9 @@ def _joined(calls: Sequence[Values]) -> Values:
     }
 
 
-def _layer(
-    node: Node,
-    graph: Graph,
-    in_float: dict[str, Array],
-    simulated: dict[str, Array],
-    stored: Array,
-    done: dict[str, Layer],
-) -> Layer:
-    made = _rounded(node)
-    exact, q = in_float[made.name], graph.types[node.name].q
-    assert q is not None
-    low, high = (
-        (end - q.zero + side / 2) * q.scale
-        for end, side in zip(RANGES[graph.types[node.name].dtype], (-1, 1), strict=True)
-    )
-    snr = _snr(exact, _real(stored, q.zero, q.scale))
-    step, zero = float(node.args[1]), int(node.args[2])  # type: ignore[arg-type]
-    simulation = _snr(exact, _real(simulated[node.name], zero, step))
-    clipped = float(np.mean((exact < low) | (exact > high)))
-    read = [name for source in node.all_input_nodes for name in _read(source)]
-    return _row(made, simulation, snr, clipped, read, done)
-
-
 def _real(stored: Array, zero: int, scale: float) -> Array:
     """Stored integers dequantized, float64."""
     return np.asarray((stored.astype(np.float64) - zero) * scale)
-
-
-def _row(
-    made: Node, simulation: float, snr: float, clipped: float, read: Iterable[str], done: dict[str, Layer]
-) -> Layer:
-    paths, before = module_paths(made), [done[name].snr for name in read if name in done]
-    lost = max(0.0, min(before) - snr) if before else 0.0
-    return Layer(made.name, paths[-1] if paths else "", source_of(made), simulation, snr, lost, clipped, len(done))
 
 
 def _at_sizes(exported: ExportedProgram, inputs: checks.Tensors) -> ExportedProgram:
@@ -225,10 +245,13 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
 _ANOTHER = "the exported program was not made from this module by q8ta_wgpu.quantize"
 
 
-def _simulated(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> list[Values]:
-    """The values of PT2E's simulation in each call. The simulation keeps states itself."""
+def _simulated(
+    exported: ExportedProgram, calls: Sequence[checks.Tensors], known: Sequence[Values] = ()
+) -> list[Values]:
+    """The values of PT2E's simulation in each call. The simulation keeps states itself. `known` values are read as they
+    are where rounded ones would be."""
     module = exported.module(check_guards=False)
-    return _recorded(copy.deepcopy(module) if exported.graph_signature.buffers_to_mutate else module, calls)
+    return _recorded(copy.deepcopy(module) if exported.graph_signature.buffers_to_mutate else module, calls, (), known)
 
 
 def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> tuple[Graph, list[Values]]:
@@ -247,14 +270,20 @@ def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) 
 
 
 def _recorded(
-    module: torch.fx.GraphModule, calls: Sequence[checks.Tensors], states: checks.Tensors = ()
+    module: torch.fx.GraphModule,
+    calls: Sequence[checks.Tensors],
+    states: checks.Tensors = (),
+    known: Sequence[Values] = (),
 ) -> list[Values]:
     """Every tensor that a graph computes in each call, by name. The graph's last inputs are states, and its last
-    results their new values."""
+    results their new values. In place of a dequantized value the `known` one of the call is read."""
     values: list[Values] = []
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
+            exact = known[len(values) - 1].get(_rounded(n).name) if known and is_qdq(n) else None
+            if exact is not None and not _is_quantize(n):
+                return torch.from_numpy(exact)
             result = super().run_node(n)
             if isinstance(result, torch.Tensor) and n.op != "get_attr":
                 values[-1][n.name] = result.numpy().copy()  # a later call may write into this memory
@@ -285,26 +314,3 @@ def _read(node: Node) -> Iterator[str]:
 
 def _is_quantize(node: Node) -> bool:
     return str(node.target).startswith(f"{QDQ}.quantize_per_tensor")
-
-
-FEWEST = 8
-"""With fewer values, a channel's noise is not compared to its own signal. A channel of a single value, such as a class
-of a classifier, may be near zero by chance, which makes the ratio meaningless."""
-
-
-def _snr(exact: Array, found: Array) -> float:
-    """The signal-to-noise ratio in dB, at most 120. Noise to signal is averaged over channels (dimension 1), so that a
-    large channel does not hide the losses of small ones. A channel with more noise than signal counts as 0 dB, since
-    the ratio of one with almost no signal (behind a ReLU, for example) is arbitrary. If all channels have more noise
-    than signal, or if channels have few values, the ratio is computed over all values together. What takes the place of
-    masked elements is no signal."""
-    exact, found = exact.astype(np.float64), found.reshape(exact.shape)
-    if (fill := fill_of([torch.from_numpy(exact)])) is not None:
-        exact, found = (np.where(exact == fill, 0, x) for x in (exact, found))
-    noise = (exact - found) ** 2
-    apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]
-    other = tuple(axis for axis in range(exact.ndim) if axis != 1) if apart else None
-    signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
-    each = np.minimum(noises, signals) / np.maximum(signals, np.finfo(float).tiny)
-    ratio = max(float(np.mean(each)), float(np.sum(noises) / max(np.sum(signals), np.finfo(float).tiny)))
-    return decibels(ratio)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.frontend.noise_causes import Cause
 from q8ta_wgpu.writing import write
-
-CLIPPED = 0.01
-"""The share of a layer's values at the ends of its range from which clipping counts as the cause of a loss."""
 
 LOSS = 3.0
 """A layer with a larger loss, in dB, is named in the advice. Halving a scale gains six."""
@@ -20,6 +18,20 @@ LOSS = 3.0
 _NEAR, _FAIR = 1.0, 20.0
 """The distance to the yardstick, in dB, within which more bits gain nothing, and the ratio, in dB, that outputs then
 have."""
+
+_GOOD = 30.0
+"""The ratio of outputs in dB from which on finer weights are not advised. The yardstick does not limit them, since its
+weights are rounded as well."""
+
+_ADVICE = {
+    "rounding": "8 bits are too few. {skip} leaves modules in float; name those that read the value, too",
+    "before": "noise of what it reads grows here, as where nearly equal values are subtracted. {skip} leaves modules "
+    "in float; name those that compute what it reads, too",
+    "weights": 'its rounded weights make most of the noise. {skip} leaves modules in float; if weights="int4" was '
+    'asked for, "int8" is finer',
+    "clipping": "clipped. Calibrate with inputs that reach so far, or by another observer",
+}
+"""What is said of values by the cause of their noise."""
 
 _LISTED = 4
 """The most names in a sentence."""
@@ -31,14 +43,18 @@ class Layer:
 
     Attributes:
         name: the operator whose result it is, in the exported program.
-        module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one.
+        module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one. If the noise comes from
+            rounded weights, the module that has these.
         source: its position in the user's model.
         simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
         snr: the same of this library's integer arithmetic.
-        lost: dB by which `snr` is below the worst of the values that the layer reads.
+        lost: dB by which `snr` is below the worst of the values that the layer reads. For one that reads none, such as
+            an input, dB by which it is below what rounding without clipping leaves.
         clipped: share of the float values beyond the int8 range; 0 for values that are not stored in int8.
         place: its index in the network's order.
         output: whether it is an output of the network.
+        cause: the largest part of the noise: "clipping" of elements beyond the range, "rounding" of all others to a
+            step of the value's own scale, rounded "weights", or "before": noise of the values that the layer reads.
     """
 
     name: str
@@ -50,6 +66,7 @@ class Layer:
     clipped: float
     place: int
     output: bool = False
+    cause: Cause = "rounding"
 
 
 @dataclass(frozen=True)
@@ -73,29 +90,24 @@ class Comparison:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do: a sentence for each cause of a loss. Empty if little is lost, or if more bits would not improve
-        the outputs."""
-        clipped = [x.name for x in self.layers if x.clipped > CLIPPED]
-        lossy = [x for x in self.layers if x.lost >= LOSS and x.clipped <= CLIPPED]
-        found, outputs = [], [x.snr for x in self.layers if x.output]
+        """What to do: a sentence for each cause of a loss. Empty if little is lost. More bits for activations are not
+        advised if they would not improve the outputs."""
+        found, worst = [], min((x.snr for x in self.layers if x.output), default=0.0)
         limit = math.inf if self.yardstick is None else max(self.yardstick - _NEAR, _FAIR)
-        if lossy and min(outputs, default=0.0) < limit:
-            modules = dict.fromkeys(x.module for x in lossy if x.module)
-            skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
-            found.append(
-                f"{_listed([x.name for x in lossy])}: 8 bits are too few. {skip} leaves modules in float; name those "
-                "that read the value, too"
-            )
-        if clipped:
-            found.append(
-                f"{_listed(clipped)}: clipped. Calibrate with inputs that reach so far, or by another observer"
-            )
+        limits = {"rounding": limit, "before": limit, "weights": _GOOD, "clipping": math.inf}
+        for cause, most in limits.items():
+            lossy = [x for x in self.layers if x.lost >= LOSS and x.cause == cause]
+            if lossy and worst < most:
+                modules = dict.fromkeys(x.module for x in lossy if x.module)
+                skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
+                found.append(f"{_listed([x.name for x in lossy])}: {_ADVICE[cause].format(skip=skip)}")
         return tuple(found)
 
     def __str__(self) -> str:
-        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  layer"
+        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  {'noise by':8}  layer"
         rows = [
-            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.name} {x.source}".rstrip()
+            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.cause:8}  "
+            + f"{x.name} {x.source}".rstrip()
             + (" (output)" if x.output else "")
             for x in self.layers
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,70 @@ def test_clipping_is_told_from_coarse_steps() -> None:
     found = q8.compare(module, quantized(module, scale=0.2), (x,))
     assert any(layer.clipped > 0.05 for layer in found.layers)
     assert any("Calibrate with inputs" in line for line in found.advice)
+
+
+def causes(module: nn.Module, calibration: Tensor, x: Tensor, **how: Any) -> tuple[dict[str, Layer], tuple[str, ...]]:
+    """The rows by their names, and the advice."""
+    program = q8.quantize(module.eval(), (x,), [calibration], q8.Quantizer(precision="int8", **how), progress=False)
+    found = q8.compare(module, program, (x,))
+    return {layer.name: layer for layer in found.layers}, found.advice
+
+
+def test_a_rare_outlier_is_clipping() -> None:
+    """One element of 1,024 lies far beyond the calibration. What follows inherits the noise."""
+    torch.manual_seed(0)
+    x = data(16, 64)
+    outlier = x.clone()
+    outlier[0, 0] = 60.0
+    rows, advice = causes(nn.Sequential(nn.Linear(64, 32), nn.ReLU()), x, outlier)
+    assert 0 < rows["input_1"].clipped < 0.01
+    assert rows["input_1"].cause == "clipping"
+    assert rows["input_1"].lost > 20
+    assert rows["relu"].snr < 10
+    assert rows["relu"].cause == "before"
+    assert advice == ("input_1: clipped. Calibrate with inputs that reach so far, or by another observer",)
+
+
+def test_an_outlier_within_the_range_makes_steps_coarse() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 32), Outlier(), nn.ReLU(), nn.Linear(32, 8))
+    rows, (advice,) = causes(module, data(16, 64), data(16, 64))
+    assert rows["relu"].clipped == 0
+    assert rows["relu"].cause == "rounding"
+    assert rows["relu"].lost > 10
+    assert advice.startswith("relu: 8 bits are too few. Quantizer(skip=['2', ...])")
+
+
+@pytest.mark.parametrize(
+    ("weights", "cause", "advice"),
+    [
+        ("int4", "weights", ["relu: its rounded weights make most of the noise. Quantizer(skip=['0', ...])"]),
+        ("int8", "before", []),
+    ],
+)
+def test_weights_of_4_bits_are_a_cause(weights: str, cause: str, advice: list[str]) -> None:
+    """The module that is named is that of the weights."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32))
+    rows, found = causes(module, data(16, 64), data(16, 64), weights=weights, fit_weights=False)
+    assert rows["relu"].cause == cause
+    assert [line[: len(said)] for line, said in zip(found, advice, strict=True)] == advice
+
+
+def test_a_difference_inherits_its_noise() -> None:
+    """Of values that are nearly equal."""
+    module = Plain(lambda _, x: torch.sigmoid(x) - torch.sigmoid(x * 1.01))
+    rows, (advice,) = causes(module, data(16, 64), data(16, 64))
+    assert rows["sub"].cause == "before"
+    assert advice.startswith("sub: noise of what it reads grows here")
+
+
+class Outlier(nn.Module):
+    """One channel is a thousand times as large as the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 32) → the same."""
+        return x * torch.tensor([1000.0] + [1.0] * 31)
 
 
 def test_a_channel_that_is_lost_counts_once() -> None:

@@ -1,0 +1,76 @@
+"""Where the noise of a stored value comes from.
+
+The noise of a value has four parts. Elements beyond the range are clipped to its ends. All others are rounded to a
+step. Before that, rounded weights change the value, and so does the noise of the values that it is computed from.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from q8ta_wgpu.frontend.calibrate.simulate import fill_of
+from q8ta_wgpu.ir.graph import RANGES, Array, TensorType
+
+Cause = Literal["clipping", "rounding", "weights", "before"]
+
+FEWEST = 8
+"""With fewer values, a channel's noise is not compared to its own signal. A channel of a single value, such as a class
+of a classifier, may be near zero by chance, which makes the ratio meaningless."""
+
+
+def parts_of(exact: Array, with_weights: Array, noise: float, stored: TensorType) -> dict[Cause, float]:
+    """The parts of a value's noise, each relative to the signal as `noise_to_signal` gives it.
+
+    Args:
+        exact: the value of the float module.
+        with_weights: the same, computed with rounded weights from exact stored values.
+        noise: the value's noise to signal in the quantized network. What the other parts do not explain was there
+            before.
+        stored: the type in which it is stored.
+    """
+    parts: dict[Cause, float] = {"clipping": 0.0, "rounding": 0.0}
+    if stored.q is not None:
+        within = clipped(exact, stored)
+        rounded = np.clip(np.rint(within / stored.q.scale), *_ends(stored)) * stored.q.scale
+        parts = {
+            "clipping": noise_to_signal(exact, within),
+            "rounding": noise_to_signal(exact, exact + (rounded - within)),
+        }
+    parts["weights"] = noise_to_signal(exact, with_weights)
+    parts["before"] = max(0.0, noise - sum(parts.values()))
+    return parts
+
+
+def clipped(exact: Array, stored: TensorType) -> Array:
+    """A float value clipped to what rounds to the steps of its type without an error of more than half a step,
+    float64."""
+    assert stored.q is not None
+    low, high = _ends(stored)
+    return np.clip(exact.astype(np.float64), (low - 0.5) * stored.q.scale, (high + 0.5) * stored.q.scale)
+
+
+def _ends(stored: TensorType) -> tuple[int, int]:
+    """The ends of a type's range in steps from its zero point."""
+    assert stored.q is not None
+    low, high = RANGES[stored.dtype]
+    return low - stored.q.zero, high - stored.q.zero
+
+
+def noise_to_signal(exact: Array, found: Array) -> float:
+    """The noise of a value relative to its signal, as a ratio of powers. It is averaged over channels (dimension 1), so
+    that a large channel does not hide the losses of small ones. A channel with more noise than signal counts as 1,
+    since the ratio of one with almost no signal (behind a ReLU, for example) is arbitrary. If all channels have more
+    noise than signal, or if channels have few values, the ratio is computed over all values together. What takes the
+    place of masked elements is no signal."""
+    exact, found = exact.astype(np.float64), found.reshape(exact.shape)
+    if (fill := fill_of([torch.from_numpy(exact)])) is not None:
+        exact, found = (np.where(exact == fill, 0, x) for x in (exact, found))
+    noise = (exact - found) ** 2
+    apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]
+    other = tuple(axis for axis in range(exact.ndim) if axis != 1) if apart else None
+    signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
+    each = np.minimum(noises, signals) / np.maximum(signals, np.finfo(float).tiny)
+    return max(float(np.mean(each)), float(np.sum(noises) / max(np.sum(signals), np.finfo(float).tiny)))
