@@ -1,5 +1,7 @@
 """All errors of this library. A message names the value found, the value expected, where, and the way out."""
 
+import difflib
+from collections.abc import Iterable
 from typing import TypeGuard
 
 MAX_MESSAGE = 4000
@@ -40,6 +42,12 @@ class Q8taError(Exception):
 def counted(count: int, one: str, several: str = "") -> str:
     """A number of things in words: `1 input`, `2 inputs`."""
     return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+def nearest(name: str, known: Iterable[str], most: int = 5) -> list[str]:
+    """The known names that are most like one, the nearest first; if none is like it, the first ones."""
+    names = list(known)
+    return difflib.get_close_matches(name, names, n=most, cutoff=0.3) or names[:most]
 
 
 class UnsupportedError(Q8taError):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 
 from q8ta_wgpu.commands.arguments import opened, target_of
 from q8ta_wgpu.commands.example import example
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, nearest
 from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
@@ -37,9 +36,10 @@ def _of_value(file: str, value: str | None, target: Target) -> str:
     program = build(graph, target, sync_layouts(graph, target))
     texts = {dispatch.value: program.shaders[dispatch.shader] for dispatch in program.dispatches}
     if value is None or value not in texts:
-        near = difflib.get_close_matches(value or "", texts, n=5, cutoff=0.3) or list(texts)[:5]
         what = "wgsl takes a value with a model file" if value is None else f"no dispatch of {file} writes {value!r}"
-        raise InputError(f"{what}; dispatches on {target.name} write, among others, {', '.join(near)}")
+        raise InputError(
+            f"{what}; dispatches on {target.name} write, among others, {', '.join(nearest(value or '', texts))}"
+        )
     return texts[value]
 
 

@@ -171,8 +171,15 @@ def test_another_module_is_refused() -> None:
 
 
 def test_skip_names_a_module() -> None:
-    with pytest.raises(q8.InputError, match=r"skip names 'head'.*batch norm"):
+    """One of the user's module; another name is told the nearest paths, or the first ones where none is like it."""
+    with pytest.raises(
+        q8.InputError, match=r"skip names '1\.1\.depthwise_conv'.*nearest to it: '1\.1\.depthwise' .*norm"
+    ):
+        quantized(network(), q8.Quantizer(skip=["0", "1.1.depthwise_conv"]))
+    with pytest.raises(q8.InputError, match=r"skip names 'head'.*nearest to it: '0', '1', '1\.0', '1\.1'"):
         quantized(network(), q8.Quantizer(skip=["head"]))
+    with pytest.raises(q8.InputError, match=r"skip names 'head'.*: no module has a path"):
+        quantized(conv(3, 4).eval(), q8.Quantizer(skip=["head"]))
     with pytest.raises(q8.InputError, match=r"skip=\['head'\]"):
         q8.Quantizer(skip="head")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.errors import InputError, check_switch, shown
+from q8ta_wgpu.errors import InputError, check_switch, nearest, shown
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -176,10 +176,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         for path in self._skip:
             skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
             if not skipped:
-                raise InputError(
-                    f"skip names {path!r}, but no operator comes from a module of that path (a batch norm right behind "
-                    "a convolution or linear is part of that one: name it instead)"
-                )
+                raise InputError(_no_module(path, model))
             for node in skipped:
                 note(node, IN_FLOAT, True)
 
@@ -259,3 +256,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 def _comes_from(node: Node, path: str) -> bool:
     """Whether a node was called in a module, or in one of its submodules."""
     return any(module == path or module.startswith(f"{path}.") for module in module_paths(node))
+
+
+def _no_module(path: str, model: GraphModule) -> str:
+    """The message about an entry of `skip` that is no module's path."""
+    known = dict.fromkeys(path for node in model.graph.nodes for path in module_paths(node))
+    near = f"nearest to it: {', '.join(map(repr, nearest(path, known)))}" if known else "no module has a path"
+    return (
+        f"skip names {shown(path)}, but no operator comes from a module of that path: {near} (a batch norm right "
+        "behind a convolution or linear is part of that one: name it instead)"
+    )
