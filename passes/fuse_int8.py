@@ -43,7 +43,10 @@ def fuse_int8(graph: Graph) -> None:
     regions = Regions(rewriter)
     for node in rewriter.nodes():
         kind = OPS[node.op].int8
-        if node.output in graph.in_float or kind is None or isinstance(kind, Moves | Monotonic):
+        if kind is None or isinstance(kind, Moves | Monotonic):
+            continue
+        if node.output in graph.in_float:
+            _note(graph, node, graph.in_float[node.output])
             continue
         if graph.types[node.inputs[0]].dtype == INT32:
             continue

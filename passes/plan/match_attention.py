@@ -155,6 +155,6 @@ def context_of(rewriter: Rewriter, softmax: Node, scores: Scores) -> Node | None
     q, k, v = (graph.types[name].shape for name in names)
     if min(map(len, (q, k, v))) < 3 or not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
         return None
-    stays_float = {softmax.output, context.output, scores.product.output} & graph.in_float
+    stays_float = {softmax.output, context.output, scores.product.output} & graph.in_float.keys()
     sizes = Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1], q[-3])
     return context if not stays_float and takes(sizes) else None

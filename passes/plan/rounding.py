@@ -34,6 +34,9 @@ from q8ta_wgpu.passes.plan.user_calls import Call, Calls
 from q8ta_wgpu.passes.plan.widths import Widths
 from q8ta_wgpu.passes.rewriter import Rewriter
 
+_READ_IN_FLOAT, _WHOLE = "all that read it stay in float32", "it gives no floats but integers or bools"
+"""Why a call that moves elements stays in float32."""
+
 
 def rounding_of(
     graph: Graph,
@@ -87,9 +90,9 @@ class _Planner:
         """Plans all values."""
         for call in reversed(list(self.calls)):
             if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_float_reads, call.outputs)):
-                self.graph.in_float.update(node.output for node in call.nodes)
-                self.found.in_float.append(call.name)
-        self.regions.claimed |= self.graph.in_float
+                self.found.in_float[call.name] = reason = _READ_IN_FLOAT if call.outputs else _WHOLE
+                self.graph.in_float |= {node.output: reason for node in call.nodes}
+        self.regions.claimed |= self.graph.in_float.keys()
         self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
         self._scored = {node.output for node, _ in self.masked.scores}

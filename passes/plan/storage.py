@@ -33,11 +33,11 @@ class Rounding:
     Attributes:
         reads: storage of operands, by call of the user's program and name of the value.
         gives: storage of results, by name of the value.
-        in_float: calls that stay in float32 because all their readers do.
+        in_float: calls that stay in float32, and why.
         attention: calls that become one operator: the first product, the softmax and the second product.
     """
 
     reads: dict[tuple[str, str], Storage] = field(default_factory=dict)
     gives: dict[str, Storage] = field(default_factory=dict)
-    in_float: list[str] = field(default_factory=list)
+    in_float: dict[str, str] = field(default_factory=dict)
     attention: list[tuple[str, str, str]] = field(default_factory=list)

@@ -164,9 +164,11 @@ def qdq_dtype(node: Node) -> torch.dtype | None:
     return dtype or torch.float32
 
 
-def stays_in_float(node: Node) -> bool:
-    """Whether the user chose that a call stays in float32. Quantizes and dequantizes beside it do not count."""
-    return bool(noted(node, IN_FLOAT)) and not is_qdq(node)
+def stays_in_float(node: Node) -> str:
+    """Why a call stays in float32 whatever its operands are; empty if it need not. Quantizes and dequantizes beside it
+    do not count."""
+    reason: str = "" if is_qdq(node) else noted(node, IN_FLOAT, "")
+    return reason
 
 
 _ATTENTION = "q8ta_attention"

@@ -20,7 +20,7 @@ the index and the terms of each argument that is a size. Of a parameter: the ter
 dimensions that have many sizes, and the terms of each."""
 
 IN_FLOAT = "q8ta_kept"
-"""Of a call: that it stays in float32."""
+"""Of a call: why it stays in float32 (`Graph.in_float`)."""
 
 TRANSFORM = "q8ta_transform"
 """Of a call: that it replaced another operator, so that its weights are not the network's (`nodes.is_transform`)."""

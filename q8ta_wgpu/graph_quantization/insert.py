@@ -56,8 +56,8 @@ class Calibration:
         self._weights: dict[str, Sequence[Array]] = {}
         self.graph, self.calls = program.graph, program.calls
         self.plan = rounding_of(self.graph, program.observable, program.calls, program.moving, streams=streams)
-        kept = set(self.plan.in_float)
-        self.graph.in_float |= {node.output for node in self.graph.nodes if self.calls[node.output] in kept}
+        calls, kept = self.calls, self.plan.in_float
+        self.graph.in_float |= {n.output: kept[calls[n.output]] for n in self.graph.nodes if calls[n.output] in kept}
         self._slots = _Slots(self.plan)
         self._ranges = {root: Range() for root in self._slots.roots}
         read = {call for call, _ in self.plan.reads}

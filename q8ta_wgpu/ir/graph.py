@@ -209,7 +209,7 @@ class Graph:
         bounds: the smallest and the largest number that an int32 input may hold: rows of a table it is an index of, or
             numbers of which the network computes none that int32 does not hold.
         batched: inputs whose first dimension is a batch of any size.
-        in_float: values whose operators stay in float32 because the quantizer was asked to skip them.
+        in_float: values whose operators stay in float32 whatever their operands are, and why.
         fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
             were computed from it.
         dynamic: which sizes of inputs may be any, and what follows from them.
@@ -229,7 +229,7 @@ class Graph:
     bools: set[str] = field(default_factory=set)
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     batched: set[str] = field(default_factory=set)
-    in_float: set[str] = field(default_factory=set)
+    in_float: dict[str, str] = field(default_factory=dict)
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     dynamic: Dynamic = field(default_factory=Dynamic)
     buffers: dict[str, str] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class Graph:
             set(self.bools),
             dict(self.bounds),
             set(self.batched),
-            set(self.in_float),
+            dict(self.in_float),
             dict(self.fixed),
             self.dynamic,
             dict(self.buffers),

@@ -155,7 +155,7 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
         cause, _, detail = text.partition("; ")
         cause = cause if detail else text.removesuffix(producers[name].origin) if name in producers else note
         found.setdefault(cause, []).append(note)
-    noted = {note.partition(": ")[0] for note in graph.notes}
+    noted = {note.partition(": ")[0] for note in graph.notes if " stays in float32: " in note}
     for name in islands:
         if name not in noted:
             cause = f"{producers[name].op} stays in float32: {_cause(graph, producers, producers[name])}"
@@ -166,7 +166,7 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
 def _cause(graph: Graph, producers: dict[str, Node], node: Node) -> str:
     """The cause of an island on which no pass made a note: it is not quantized on both sides."""
     if node.output in graph.in_float:
-        return "Quantizer(skip=...) names its module, or an index or a comparison depends on it"
+        return graph.in_float[node.output]
     if OPS[node.op].int8 is None:
         return "it has no int8 form"
     for name in node.inputs:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import q8ta_wgpu as q8
+from tests.quantizing import conv, data
+
+X = data(1, 3, 8, 8)
 
 
 def test_work_and_the_reason_of_every_island() -> None:
@@ -19,7 +23,7 @@ def test_work_and_the_reason_of_every_island() -> None:
     assert "\n1 float island between" in str(replace(report, islands=report.islands[:1]))
     assert report.macs == (25 * (3 * 4 + 4 * 2), 25 * (3 * 4 + 4 * 4 * 4 + 4 * 2))
     assert len(report.islands) == 4
-    cause = "conv2d stays in float32: Quantizer(skip=...) names its module, or an index or a comparison depends on it"
+    cause = "conv2d stays in float32: Quantizer(skip=...) names its module"
     assert {reason: len(notes) for reason, notes in report.reasons.items()} == {cause: 4}
     assert {note.partition(": ")[0] for note in report.reasons[cause]} == set(report.islands)
     text = str(report)
@@ -45,3 +49,46 @@ def test_products_of_activations_have_no_weights_of_4_bits() -> None:
     report = q8.compile(q8.quantize(Product().eval(), (x, y), [(x, y)], progress=False)).report()
     assert any("matmul" in name for name in report.int8)
     assert "4 bits" not in str(report)
+
+
+def test_a_skipped_island_has_its_own_reason_beside_that_of_its_width(tmp_path: Path) -> None:
+    """Its result is stored in int16, which is another note. A file keeps both."""
+    torch.manual_seed(0)
+    module = nn.Sequential(conv(3, 4), nn.GELU(), conv(4, 3)).eval()
+    program = q8.quantize(module, (X,), [X], q8.Quantizer(skip=["1"], precision="int16"), progress=False)
+    model = q8.compile(program)
+    model.save(tmp_path / "net.q8ta")
+    for report in (model.report(), q8.load(tmp_path / "net.q8ta").report()):
+        assert report.islands == ("gelu",)
+        assert any(note.startswith("gelu: is stored in int16") for note in report.notes)
+        assert "gelu stays in float32: Quantizer(skip=...) names its module" in report.reasons
+
+
+class Growing(nn.Module):
+    """Divides a sum over all calls by another one."""
+
+    total: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = conv(3, 4), conv(4, 3)
+        self.register_buffer("total", torch.zeros(1, 4, 8, 8))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(1, 3, 8, 8) → the same."""
+        self.total.add_(self.before(x).relu())
+        self.count.add_(1.0)
+        found: torch.Tensor = self.after(self.total / self.count)
+        return found
+
+
+def test_what_grows_from_call_to_call_is_said_to_have_no_range() -> None:
+    torch.manual_seed(0)
+    items = [data(1, 3, 8, 8, seed=seed) for seed in range(6)]
+    report = q8.compile(q8.quantize(Growing().eval(), (X,), items, progress=False)).report()
+    assert {"add", "div"} <= set(report.islands)
+    no_range = "so that calibration finds no range"
+    assert f"add stays in float32: a state grows by it in each call, {no_range}" in report.reasons
+    assert f"div stays in float32: it reads what grows from call to call, {no_range}" in report.reasons

@@ -44,6 +44,9 @@ _SHORTEST_ROW = 16
 """The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
 also has a scale."""
 
+_SKIPPED = "Quantizer(skip=...) names its module"
+"""Why calls of modules that are skipped stay in float32."""
+
 
 def _is_matrix(node: Node) -> bool:
     return is_constant(node) and node.meta["val"].dim() == 2
@@ -178,12 +181,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             if not skipped:
                 raise InputError(_no_module(path, model))
             for node in skipped:
-                note(node, IN_FLOAT, True)
+                note(node, IN_FLOAT, _SKIPPED)
 
     def _write(self, plan: Rounding, imported: Imported, nodes: Mapping[str, Node]) -> None:
         """Writes torchao's annotations of activations from a plan."""
-        for call in plan.in_float:
-            note(nodes[call], IN_FLOAT, True)
+        for call, reason in plan.in_float.items():
+            note(nodes[call], IN_FLOAT, reason)
         for attention in plan.attention:
             mark_attention(*(nodes[call] for call in attention))
         for (call, name), storage in plan.reads.items():
@@ -195,8 +198,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def validate(self, model: GraphModule) -> None:
         """Checks nothing: nodes without annotation stay in float and are reported by `compile`."""
 
-    def _is_skipped(self, node: Node) -> bool:
-        return any(_comes_from(node, path) for path in self._skip)
+    def _is_skipped(self, node: Node) -> str:
+        return _SKIPPED if any(_comes_from(node, path) for path in self._skip) else ""
 
     def _annotation(self, node: Node) -> Any:
         return node.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))

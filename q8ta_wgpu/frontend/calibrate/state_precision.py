@@ -83,7 +83,7 @@ def keep_sums(graph: GraphModule) -> None:
     """Leaves a running sum, and what grows with it, in float32: a sum that grows from call to call has no range."""
     for read, written in states_of(graph):
         if written.target in _SUMS and read in written.all_input_nodes:
-            note(written, IN_FLOAT, True)
+            note(written, IN_FLOAT, "a state grows by it in each call, so that calibration finds no range")
             if not _depends(written, read):
                 _keep_what_grows(graph, {read, written})
 
@@ -111,7 +111,7 @@ def _keep_what_grows(graph: GraphModule, grows: set[Node]) -> None:
         if node in grows or not known or not any(is_float(source) or not is_index for source in sources):
             continue
         if is_float(node) or any(map(is_float, sources)):
-            note(node, IN_FLOAT, True)
+            note(node, IN_FLOAT, "it reads what grows from call to call, so that calibration finds no range")
         if not _is_bounded(node, sources):
             grows.add(node)
 

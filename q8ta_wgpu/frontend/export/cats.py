@@ -30,7 +30,7 @@ from q8ta_wgpu.frontend.nodes import (
 _CAT = torch.ops.aten.cat.default
 
 
-def norms_before_cats(model: GraphModule, stays: Callable[[Node], bool]) -> None:
+def norms_before_cats(model: GraphModule, stays: Callable[[Node], object]) -> None:
     """Moves batch norms, with the activations and clamps behind each, before the cats that only they read.
 
     It does so only where a convolution or linear can absorb one, and if no more norms remain than before. Nodes for
