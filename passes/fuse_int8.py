@@ -54,12 +54,12 @@ def fuse_int8(graph: Graph) -> None:
         readers = rewriter.readers(region.end)
         for quantize in (r for r in readers if r.op == "quantize" and not _is_state(node)):
             if reason := _fuse(rewriter, region, quantize):
-                float_mask = reason is NOT_QUANTIZED and adds_float_numbers(rewriter, node)
+                float_mask = reason.startswith(_NOT_QUANTIZED) and adds_float_numbers(rewriter, node)
                 _note(graph, node, FLOAT_MASK if float_mask else reason)
         read_as_float = region.end in graph.outputs or any(reader.op != "quantize" for reader in readers)
         if (isinstance(kind, WeightedSum) and read_as_float) or _is_state(node):
             reason = _fuse(rewriter, Region.of(node), None)
-            if reason and reason is not NOT_QUANTIZED:
+            if reason and not reason.startswith(_NOT_QUANTIZED):
                 _note(graph, node, reason)
     rewriter.commit()
 
@@ -69,7 +69,12 @@ def _is_state(node: Node) -> bool:
     return isinstance(OPS[node.op].int8, Recurrent) and bool(node.attrs["result"] == "state")
 
 
-NOT_QUANTIZED = "an input is not quantized"
+_NOT_QUANTIZED = "an input is not quantized"
+
+
+def _without_scale(name: str) -> str:
+    """The reason that names an input which is not quantized. The report counts such reasons as one cause."""
+    return f"{_NOT_QUANTIZED}; {name} is float32"
 
 
 def _note(graph: Graph, node: Node, reason: str) -> None:
@@ -171,8 +176,8 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
     graph, op = rewriter.graph, OPS[node.op]
     rows = _rows(rewriter, node)
     operands = _operands(rewriter, node, rows)
-    if operands is None:
-        return NOT_QUANTIZED
+    if isinstance(operands, str):
+        return _without_scale(operands)
     q, constants = operands
     out, lo, hi = rounded_to(graph, region, quantize) if quantize else (None, -128, 127)
     if reason := _too_wide(op, q, out):
@@ -195,9 +200,9 @@ def _quantized_call(rewriter: Rewriter, node: Node, region: Region, quantize: No
 
 def _operands(
     rewriter: Rewriter, node: Node, rows: tuple[str, str] | None
-) -> tuple[list[QParams | None], dict[int, Weight | Array]] | None:
-    """The quantization of each operand, None for constants and float32, and the constants by position. None where an
-    operand is float32 but the operator needs it quantized."""
+) -> tuple[list[QParams | None], dict[int, Weight | Array]] | str:
+    """The quantization of each operand, None for constants and float32, and the constants by position. Or the name of
+    an operand that is float32 but that the operator needs quantized."""
     graph, op = rewriter.graph, OPS[node.op]
     q: list[QParams | None] = []
     constants: dict[int, Weight | Array] = {}
@@ -217,7 +222,7 @@ def _operands(
         if constant is None and _reads_float32(op, position):
             continue
         if constant is None:
-            return None
+            return name
         weighted = isinstance(op.int8, WeightedSum | Recurrent)
         constants[position] = constant if weighted else _real(constant)
     return q, constants
@@ -296,7 +301,7 @@ def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
     match kind := OPS[node.op].int8:
         case Elementwise(function):
             if call.q[0] is None or call.out is None:
-                return NOT_QUANTIZED
+                return _without_scale(node.inputs[0])
             if affine := _affine_int16(node, call.q[0], call.out, call):
                 return affine
             values = function(arithmetic.levels(call.q[0]), call.attrs)
@@ -305,7 +310,7 @@ def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
         case WeightedSum() | Normalization() | PRelu() | Rowwise() | Arithmetic() | Product() | Recurrent():
             return kind.lower(call)
-    return NOT_QUANTIZED
+    return _NOT_QUANTIZED
 
 
 def _affine_int16(node: Node, x: QParams, out: QParams, call: QuantizedCall) -> Int8Form | None:

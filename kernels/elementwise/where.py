@@ -64,6 +64,11 @@ def _params_int16(call: Call) -> Params:
     return {**arithmetic.stored_fields(call), **zeros, **factors, **steps}
 
 
+def _not_a_number(position: int) -> str:
+    """The reason if an operand is neither quantized nor one number."""
+    return f"its operand {position} is a constant of many numbers, which are not quantized"
+
+
 def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
     attrs, operands = dict[str, float | int](lo=call.lo, hi=call.hi), []
     for name, position in (("a", 1), ("b", 2)):
@@ -71,7 +76,7 @@ def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
         number, factor = 0.0, 0.0 if q is None else arithmetic.ratio(q, out)
         if q is None:
             if not isinstance(constant, np.ndarray) or constant.size != 1:
-                return "an input is not quantized"
+                return _not_a_number(position)
             number = float(np.nan_to_num(constant.reshape(()) / out.scale, nan=0.0))
         if factor is None:
             return "the ratio of its scales is not a finite float32"
@@ -94,7 +99,7 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
         elif isinstance(constant, np.ndarray) and constant.size == 1:
             values = np.full(256, constant.reshape(()), np.float64)
         else:
-            return "an input is not quantized"
+            return _not_a_number(position)
         tables.append(arithmetic.table(values, call.out, call.lo, call.hi))
         operands.append(0 if q is None else position)  # for a number any operand serves: all entries are equal
     return Int8Form("q8ta_where", (0, *operands, np.stack(tables)), {})

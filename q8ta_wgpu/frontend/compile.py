@@ -75,9 +75,27 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
 
 def _runnable(graph: Graph, int8_outputs: bool) -> Graph:
     """Prepares an imported graph to run."""
+    names = _names_of_results(graph)
     if int8_outputs:
         _end_with_integers(graph)
-    return run_passes(graph)
+    graph = run_passes(graph)
+    made = {node.output for node in graph.nodes}
+    for found, name in zip(graph.results, names, strict=True):
+        if name and found in made and name not in graph.types:
+            graph.rename(found, name)
+    return graph
+
+
+def _names_of_results(graph: Graph) -> list[str]:
+    """For each result that a quantize or dequantize gives, the name of the user's operator before it; else empty."""
+    made = {node.output: node for node in graph.nodes}
+    names = []
+    for result in graph.results:
+        name = result
+        while name in made and made[name].op in ("quantize", "dequantize"):
+            name = made[name].inputs[0]
+        names.append(name if name in made and name != result else "")
+    return names
 
 
 def _end_with_integers(graph: Graph) -> None:

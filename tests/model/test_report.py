@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 import q8ta_wgpu as q8
-from tests.quantizing import conv, data
+from tests.quantizing import Plain, conv, data
 
 X = data(1, 3, 8, 8)
 
@@ -92,3 +94,70 @@ def test_what_grows_from_call_to_call_is_said_to_have_no_range() -> None:
     no_range = "so that calibration finds no range"
     assert f"add stays in float32: a state grows by it in each call, {no_range}" in report.reasons
     assert f"div stays in float32: it reads what grows from call to call, {no_range}" in report.reasons
+
+
+def threshold(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A choice by a sum of two values, neither of which is rounded then."""
+    y = s.get_submodule("before")(x)
+    chosen = torch.where(torch.sigmoid(y) * 3 + y.mean(1, keepdim=True) > 0.5, y, y * 0)
+    found: torch.Tensor = s.get_submodule("after")(chosen)
+    return found
+
+
+def near_zero(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A quotient whose divisor comes near zero."""
+    y = s.get_submodule("before")(x)
+    found: torch.Tensor = s.get_submodule("after")(y / (y.square().amin(1, keepdim=True) + 1e-4))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("forward", "unrounded", "reasons"),
+    [
+        (
+            threshold,
+            {"mul", "mean", "add", "conv2d"},
+            {
+                "sigmoid: sigmoid stays in float32: it reads the result of q8ta_conv2d in float32, since whole numbers "
+                "follow from it",
+                "add: add stays in float32: an input is not quantized; mul is float32",
+                "gt: gt_scalar stays in float32: an input is not quantized; add is float32",
+            },
+        ),
+        (
+            near_zero,
+            {"square", "add"},
+            {
+                "amin: amin stays in float32: it reads the result of pow in float32, since what is divided by comes "
+                "near zero",
+                "div: div stays in float32: an input is not quantized; add is float32",
+            },
+        ),
+    ],
+)
+def test_an_island_names_what_is_not_rounded_and_why(
+    forward: Callable[..., torch.Tensor], unrounded: set[str], reasons: set[str]
+) -> None:
+    torch.manual_seed(0)
+    module = Plain(forward, before=conv(3, 4), after=conv(4, 3)).eval()
+    report = q8.compile(q8.quantize(module, (X,), [X], progress=False)).report()
+    assert {note.partition(": ")[0] for note in report.notes if ": is not rounded" in note} == unrounded
+    assert reasons <= {note.partition(" (")[0] for note in report.notes}
+    assert any(cause.endswith("an input is not quantized") for cause in report.reasons)
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_results_have_the_names_of_the_users_operators(integers: bool) -> None:
+    """Also where they are stored for others, as a residual stream is."""
+
+    def forward(s: Plain, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = s.get_submodule("first")(x)
+        x = x + s.get_submodule("second")(nn.functional.layer_norm(x, (8,)))
+        return x, x.relu(), x.reshape(2, 2, 8), s.get_submodule("second")(x)
+
+    torch.manual_seed(0)
+    module, x = Plain(forward, first=nn.Linear(6, 8), second=nn.Linear(8, 8)).eval(), data(4, 6)
+    model = q8.compile(q8.quantize(module, (x,), [x], progress=False), int8_outputs=integers)
+    assert model.graph.results == ["add", "relu", "reshape", "linear_2"]
+    found = q8.Session(model, "reference")(x.numpy())
+    assert [result.shape for result in found] == [(4, 8), (4, 8), (2, 2, 8), (4, 8)]
