@@ -113,8 +113,8 @@ class Comparison:
         ]
         if self.predicted is not None and self.yardstick is not None:
             rows.append(
-                f"{self.predicted:.1f} dB were predicted for the outputs, where rounding nothing but weights and what "
-                f"they are multiplied by leaves {self.yardstick:.1f}"
+                f"{self.predicted:.1f} dB were predicted for the outputs on the inputs of the calibration, where "
+                f"rounding nothing but weights and what they are multiplied by leaves {self.yardstick:.1f}"
             )
         outputs = [[x.snr for x in call.layers if x.output] for call in self.calls]
         if found := [min(call) for call in outputs if call]:

@@ -108,15 +108,12 @@ class Precision:
         if self.predicted >= max(min(self.yardstick - _SHORT, _FINE), _POOR):
             return ""
         way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
-        if self.yardstick < _POOR:
-            return (
-                f"the outputs are predicted to keep {self.predicted:.1f} dB of signal to noise. Rounding nothing but "
-                f"weights and what layers read leaves {self.yardstick:.1f} dB: the network makes noise larger; {way}"
-            )
-        return (
-            f"the outputs are predicted to keep {self.predicted:.1f} dB of signal to noise, where rounding nothing but "
-            f"weights and what layers read leaves {self.yardstick:.1f} dB; {way}"
+        found = (
+            f"the outputs are predicted to keep {self.predicted:.1f} dB of signal to noise on the inputs of the "
+            "calibration, where rounding nothing but weights and what layers read leaves "
+            f"{self.yardstick:.1f} dB"
         )
+        return f"{found}: the network makes noise larger; {way}" if self.yardstick < _POOR else f"{found}; {way}"
 
 
 class Precisions:

@@ -83,7 +83,8 @@ class Step:
             made, how = next(iter(stored.users)), "reads weights of 16 bits"
         if self.is_table:
             made, how = next(iter(stored.users)), "reads a table of int16"
-        why = self.why or f"since 8 bits are too few; alone they would leave {decibels(self.noise):.1f} dB"
+        left = f"{decibels(self.noise):.1f} dB on the inputs of the calibration"
+        why = self.why or f"since 8 bits are too few; alone they would leave {left}"
         source, what = source_of(made), "store" if self.is_table else "move"
         cost = _cost(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
         return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")
