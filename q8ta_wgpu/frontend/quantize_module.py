@@ -198,7 +198,10 @@ def _quantized(
         total = max(count, len(held))
         back = HeldBack(model, asked.example, precision == "int16", total) if precision != "int8" else None
         every = itertools.chain(taken(held), left)
-        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, shown, "calibrating"))
+        names = states.names if states else ()
+        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, shown, "calibrating"), names)
+        if states and states.lost:  # of a value that is observed, calibrate says where it was computed
+            raise InputError(states.lost)
         update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")
         int8, lost, found = quantized(model, program, asked.own, back, states)
     notes = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,3 +64,50 @@ def test_values_that_int8_makes_constant_are_told() -> None:
     flat = around_conv(lambda s, x: s.second(s.conv(x) * 1e-3 + 50.0), second=conv(4, 4))
     with pytest.warns(UserWarning, match=r"constant: .* go from 50 to 50, where a step is 0.2.*skip=\["):
         q8.quantize(flat, (X,), calibration=[X], progress=False)
+
+
+class Kept(nn.Module):
+    """Keeps a value from call to call, which the output of the network may depend on."""
+
+    kept: torch.Tensor
+
+    def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], reads: bool, initial: float) -> None:
+        super().__init__()
+        self.first, self.second, self.step, self.reads = conv(3, 4), conv(4, 3), step, reads
+        self.register_buffer("kept", torch.full((1, 4, 5, 5), initial))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(1, 3, 5, 5) → the same."""
+        y = self.first(x)
+        self.kept.copy_(self.step(self.kept, y))
+        found: torch.Tensor = self.second(self.kept if self.reads else y)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("step", "reads", "said"),
+    [
+        (
+            lambda kept, y: kept * 1e12 + y,
+            True,
+            r"value of mul .* on calibration item \d, and with it buffer kept: a range",
+        ),
+        (
+            lambda kept, y: kept + y * 0.5 + 2e38,
+            False,
+            "buffer kept is NaN or infinite after calibration item 1: bound what",
+        ),
+    ],
+)
+def test_a_state_that_overflows_is_named(step: Any, reads: bool, said: str) -> None:
+    """Also one that is only written, so that nothing observes it."""
+    torch.manual_seed(0)
+    with pytest.raises(InputError, match=said):
+        q8.quantize(Kept(step, reads, 1.0).eval(), (X,), [X] * 6, progress=False)
+
+
+def test_a_state_may_begin_infinite() -> None:
+    torch.manual_seed(0)
+    module = Kept(lambda kept, y: kept + y, False, -torch.inf).eval()
+    exported = q8.quantize(module, (X,), [X] * 6, progress=False)
+    assert [state.partition(" ")[0] for state in q8.compile(exported).report().states] == ["kept"]

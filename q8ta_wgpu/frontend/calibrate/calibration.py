@@ -55,9 +55,13 @@ def observed(
 
 
 def calibrate(
-    model: GraphModule, items: Iterable[Tensors], back: HeldBack | None, update: Callable[[int], None]
+    model: GraphModule,
+    items: Iterable[Tensors],
+    back: HeldBack | None,
+    update: Callable[[int], None],
+    buffers: Sequence[str] = (),
 ) -> tuple[int, bool]:
-    """Runs a module with observers on every item, those that are held back last.
+    """Runs a module with observers on every item, those that are held back last. `buffers` are the names of its states.
 
     Returns:
         The number of items, and whether all were zeros.
@@ -70,7 +74,7 @@ def calibrate(
     for index, arguments in back.order(items) if back is not None else enumerate(items):
         update(count)
         zeros = zeros and not any(x.any() for x in arguments)
-        with faults.finite(model, arguments, index):
+        with faults.finite(model, arguments, index, buffers):
             if back is not None and back.holds(arguments):
                 back.meet(arguments)
             else:

@@ -3,7 +3,7 @@ range."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,22 +12,27 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, one_line
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import module_paths, source_of
 
 
 @contextmanager
-def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int) -> Iterator[None]:
+def finite(
+    prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int, buffers: Sequence[str] = ()
+) -> Iterator[None]:
     """On an error of a block that observes an item, raises InputError that names its cause: the first value that is NaN
-    or infinite, or an operator that cannot run."""
+    or infinite, with the buffer that becomes so, or an operator that cannot run. `buffers`: the names of the states."""
     try:
         yield
     except Exception as error:
-        search = _Search(prepared)
+        search, states = _Search(prepared), list[torch.Tensor]()
         with suppress(Exception):
-            search.run(*item)
+            _, states = outputs_and_states(prepared, search.run(*item))
         if search.found is not None:
-            raise _not_finite(search.found, f"calibration item {index}") from error
+            kept = [name for name, x in zip(buffers, states, strict=False) if not x.isfinite().all()]
+            also = f", and with it buffer {', '.join(kept)}" if kept else ""
+            raise _not_finite(search.found, f"calibration item {index}{also}") from error
         if search.failed is None:
             raise
         where = source_of(search.failed) or search.failed.name

@@ -34,13 +34,14 @@ class States:
 
     Attributes:
         initial: their values.
+        lost: what to tell the user if the calibration makes one NaN or infinite; empty if it does not.
         functional: the module with these values as last inputs. It returns (forward's results, the new values).
     """
 
     def __init__(
         self, module: torch.nn.Module, names: Sequence[str], arguments: Tensors, fixed: Sequence[str] = ()
     ) -> None:
-        self.names, self._fixed = list(names), list(fixed)
+        self.names, self._fixed, self.lost = list(names), list(fixed), ""
         self._module = module
         self.initial = tuple(module.get_buffer(name).detach().clone() for name in names)
         buffers = [module.get_buffer(name) for name in (*names, *fixed)]
@@ -89,8 +90,9 @@ class States:
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
     def carried(self, items: Iterable[Tensors]) -> Iterator[Tensors]:
-        """Each item with the states that the module has before it, when called with one item after the other. Raises
-        InputError if the module does not run on one."""
+        """Each item with the states that the module has before it, when called with one item after the other. Ends, and
+        notes it in `lost`, where a state becomes NaN or infinite. Raises InputError if the module does not run on an
+        item."""
         for index, item in enumerate(items):
             yield (*item, *(self._module.get_buffer(name).detach().clone() for name in self.names))
             try:
@@ -101,6 +103,19 @@ class States:
                     f"from item to item ({', '.join(self.names)}): where texts or recordings begin anew, give a "
                     "generator that sets it back"
                 ) from error
+            for name, initial in zip(self.names, self.initial, strict=True):
+                if _is_lost(self._module.get_buffer(name), initial):
+                    self.lost = (
+                        f"buffer {name} is NaN or infinite after calibration item {index}: bound what the module keeps "
+                        "from call to call (torch.clamp), or give a generator that sets it back where texts or "
+                        "recordings begin anew"
+                    )
+                    return
+
+
+def _is_lost(value: torch.Tensor, initial: torch.Tensor) -> bool:
+    """Whether elements became NaN or infinite. Some may be infinite from the beginning, as those of a largest value."""
+    return bool((value.isnan() | (value.isinf() & initial.isfinite())).any())
 
 
 def unchanged(program: ExportedProgram, count: int) -> list[int]:
