@@ -1,6 +1,6 @@
 """Batch inference over many processes with Ray: each actor holds one session, all read one model file.
 
-python -m examples.ray_batch MODEL.q8ta [--rows 64] [--device nvidia#0 --device nvidia#1]
+python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 8] [--device nvidia#0 --device nvidia#1]
 
 The model takes one input of shape (batch, ...); the actors need numpy, wgpu and safetensors, and no torch. Ray starts
 an actor that died again and repeats its call, so that no batch is lost and none comes twice.
@@ -22,9 +22,6 @@ needs("ray")
 import ray
 from ray.util import ActorPool
 
-CALL = 8
-"""Batches of a call of an actor: uploads, runs and downloads of neighbouring ones overlap."""
-
 
 class Worker:
     """A session, opened once in the process of the actor."""
@@ -36,38 +33,41 @@ class Worker:
         """Compiles what a call needs."""
         self.session(batch)
 
-    def run(self, rows: np.ndarray, first: int, size: int) -> list[np.ndarray]:
-        """The results of CALL batches of `size` rows, from row `first` on."""
-        last = min(first + CALL * size, len(rows))
+    def run(self, rows: np.ndarray, first: int, last: int, size: int) -> list[np.ndarray]:
+        """The results of batches of `size` rows, from row `first` to `last`. Uploads, runs and downloads of several
+        batches overlap."""
         return list(self.session.run_many(rows[i : i + size] for i in range(first, last, size)))
 
 
-def computed(path: str, rows: np.ndarray, devices: Sequence[Any]) -> tuple[np.ndarray, float]:
+def computed(
+    path: str, rows: np.ndarray, devices: Sequence[Any], worker: type[Worker] = Worker, call: int = 8
+) -> tuple[np.ndarray, float]:
     """The results of all rows, in order, by an actor for each device, and the seconds of the actors' calls.
 
-    The rows are copied to Ray's shared memory first, where actors read them in place. The last batch is filled up, and
-    cut again.
+    An actor holds a `worker`, and computes `call` batches in a call. The rows are copied to Ray's shared memory first,
+    where actors read them in place. The last batch is filled up, and cut again.
     """
     ((_, taken),) = q8.load(path).inputs.items()
     size = taken.shape[0]
     if not len(rows):
         raise ValueError("there are no rows to compute")
     filled = np.concatenate([rows, np.zeros((-len(rows) % size, *rows.shape[1:]), rows.dtype)])
-    actor = ray.remote(max_restarts=-1, max_task_retries=-1)(Worker)
-    workers: list[Any] = [actor.remote(path, device) for device in devices]
-    ray.get([worker.warm.remote(filled[:size]) for worker in workers])
+    actor = ray.remote(max_restarts=-1, max_task_retries=-1)(worker)
+    actors: list[Any] = [actor.remote(path, device) for device in devices]
+    ray.get([each.warm.remote(filled[:size]) for each in actors])
     shared = ray.put(filled)
     start = time.perf_counter()
-    firsts = list(range(0, len(filled), CALL * size))
-    results = list(ActorPool(workers).map(lambda worker, first: worker.run.remote(shared, first, size), firsts))
+    ends = [(first, min(first + call * size, len(filled))) for first in range(0, len(filled), call * size)]
+    results = list(ActorPool(actors).map(lambda each, part: each.run.remote(shared, *part, size), ends))
     seconds = time.perf_counter() - start
     return np.concatenate([batch for batches in results for batch in batches])[: len(rows)], seconds
 
 
-def main(arguments: Sequence[str] | None = None) -> np.ndarray:
+def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) -> np.ndarray:
     parser = argparse.ArgumentParser(prog="python -m examples.ray_batch", description=__doc__)
     parser.add_argument("model", help="a .q8ta file of one input and one output")
     parser.add_argument("--rows", type=int, default=64, help="random rows that are computed")
+    parser.add_argument("--call", type=int, default=8, help="batches of one call of an actor")
     parser.add_argument(
         "--device", action="append", help="as Session takes it, once for each actor (default: 2 actors)"
     )
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> np.ndarray:
     devices = options.device or [None, None]
     ray.init(num_cpus=len(devices), include_dashboard=False)
     try:
-        results, seconds = computed(options.model, rows, devices)
+        results, seconds = computed(options.model, rows, devices, worker, options.call)
     finally:
         ray.shutdown()
     shape = f"{results.dtype} {results.shape[1:]}"

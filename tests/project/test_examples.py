@@ -65,7 +65,7 @@ def test_stream(vulkan: Device, capsys: Captured) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
-def test_ray_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ray_batch(tmp_path: Path) -> None:
     """Of two actors one dies: every row has its result, in order."""
     model = small_model()
 
@@ -79,19 +79,17 @@ def test_ray_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             super().__init__(path, device)
             self.died = Path(f"{path}.died")
 
-        def run(self, rows: np.ndarray, first: int, size: int) -> list[np.ndarray]:
+        def run(self, rows: np.ndarray, first: int, last: int, size: int) -> list[np.ndarray]:
             if rows[first, 0, 0, 0] == third and not self.died.exists():
                 self.died.touch()
                 os._exit(1)
-            return super().run(rows, first, size)
+            return super().run(rows, first, last, size)
 
-    monkeypatch.setattr(ray_batch, "Worker", Dies)
-    monkeypatch.setattr(ray_batch, "CALL", 1)
     graph = q8.Model(model.graph, type(model.structure)(0))
     graph.graph.outputs.pop()
     graph.save(tmp_path / "net.q8ta")
     device = ["--device", "wgpu-native:vulkan"]
-    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7", *device, *device])
+    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7", "--call", "1", *device, *device], Dies)
     assert (tmp_path / "net.q8ta.died").exists()
     with q8.Session(graph, "reference") as session:
         expected = np.concatenate([session(np.concatenate([rows, rows[:1]])[i : i + 2]) for i in range(0, 8, 2)])[:7]
