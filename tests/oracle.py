@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Graph, QParams
+from q8ta_wgpu.ir.graph import Array, Graph, QParams
+from tests import torch_functions
 
 TIE = 2.0**-10
 """In steps: an int8 operator rounds what is farther than this from a tie as exact arithmetic would (its multipliers are
@@ -32,207 +33,39 @@ WIDE = 2.0**-6
 """The same for sums with int16: a float32 product of 2^16 steps has 8 fraction bits."""
 
 
-def _image(x: Tensor) -> Tensor:
-    """A batch of images: torch's pools and unfold take no other ranks with every option."""
-    return x if x.dim() == 4 else x[None]
-
-
-def _conv2d(a: Attrs, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    top, left, bottom, right = a["padding"]
-    return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, a["stride"], 0, a["dilation"], a["groups"])
-
-
-def _conv_transpose2d(a: Attrs, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Our weight is (outputs, inputs / groups, h, w), torch's (inputs, outputs / groups, h, w)."""
-    groups, (outputs, depth, *kernel) = a["groups"], weight.shape
-    turned = weight.reshape(groups, outputs // groups, depth, *kernel).transpose(1, 2)
-    turned = turned.reshape(groups * depth, outputs // groups, *kernel)
-    return F.conv_transpose2d(x, turned, bias, a["stride"], a["padding"], a["output_padding"], groups, a["dilation"])
-
-
-def _padded_evenly(a: Attrs) -> bool:
-    """Whether torch's pools take the padding themselves: the same on both sides, at most half a kernel."""
-    before, after = a["padding"][:2], a["padding"][2:]
-    return tuple(before) == tuple(after) and all(2 * p <= k for p, k in zip(before, a["kernel"], strict=True))
-
-
-def _pooled(a: Attrs, x: Tensor, pool: Callable[[Tensor], Tensor], fill: float) -> Tensor:
-    """A pool of an image padded by hand. With ceil_mode no window starts past the image and the padding before it."""
-    top, left, bottom, right = a["padding"]
-    y = pool(F.pad(x, (left, right, top, bottom), value=fill))
-    starts = [
-        -(-(extent + before) // stride)
-        for extent, before, stride in zip(x.shape[-2:], (top, left), a["stride"], strict=True)
-    ]
-    return y[..., : starts[0], : starts[1]]
-
-
-def _avg_pool2d(a: Attrs, x: Tensor) -> Tensor:
-    override, include = a["divisor_override"] or None, a["count_include_pad"]
-    if _padded_evenly(a):
-        return F.avg_pool2d(x, a["kernel"], a["stride"], a["padding"][:2], a["ceil_mode"], include, override)
-    if include or override:
-        return _pooled(a, x, lambda y: F.avg_pool2d(y, a["kernel"], a["stride"], 0, a["ceil_mode"], True, override), 0)
-
-    def sums(y: Tensor) -> Tensor:
-        return F.avg_pool2d(y, a["kernel"], a["stride"], 0, a["ceil_mode"], True, 1)
-
-    return _pooled(a, x, sums, 0) / _pooled(a, torch.ones_like(x), sums, 0)
-
-
-def _max_pool2d(a: Attrs, x: Tensor) -> Tensor:
-    options = a["dilation"], a["ceil_mode"]
-    if _padded_evenly(a):
-        return F.max_pool2d(x, a["kernel"], a["stride"], a["padding"][:2], *options)
-    return _pooled(a, x, lambda y: F.max_pool2d(y, a["kernel"], a["stride"], 0, *options), -torch.inf)
-
-
-def _upsample_nearest(a: Attrs, x: Tensor) -> Tensor:
-    """In float32, in which torch computes its indices for every image of a network; only copies are made."""
-    size = [s or int(d * f) for d, s, f in zip(x.shape[-2:], a["size"], a["scale"], strict=True)]
-    scales = [None if s else f for s, f in zip(a["size"], a["scale"], strict=True)]
-    aten = torch.ops.aten
-    up = aten._upsample_nearest_exact2d if a["exact"] else aten.upsample_nearest2d
-    y: Tensor = up(_image(x).float(), size, *scales)
-    return y.double().reshape(*x.shape[:-2], *size)
-
-
-def _upsample_bilinear(a: Attrs, x: Tensor) -> Tensor:
-    size = [s or int(d * f) for d, s, f in zip(x.shape[-2:], a["size"], a["scale"], strict=True)]
-    scales = [None if s else f for s, f in zip(a["size"], a["scale"], strict=True)]
-    y: Tensor = torch.ops.aten.upsample_bilinear2d(_image(x), size, a["align_corners"], *scales)
-    return y.reshape(*x.shape[:-2], *size)
-
-
-def _view(a: Attrs, x: Tensor) -> Tensor:
-    """0 keeps the dimension at its place from the left, -2 from the right."""
-    rank = len(a["shape"])
-    return x.reshape([x.shape[i] if d == 0 else x.shape[i - rank] if d == -2 else d for i, d in enumerate(a["shape"])])
-
-
-def _slice(a: Attrs, x: Tensor) -> Tensor:
-    return torch.ops.aten.slice(x, a["dim"], a["start"], a["end"], a["step"])  # type: ignore[no-any-return]
-
-
-def _pad(a: Attrs, x: Tensor) -> Tensor:
-    pairs = list(zip(a["padding"][::2], a["padding"][1::2], strict=True))
-    return F.pad(x, [n for pair in reversed(pairs) for n in pair], value=a["value"])
-
-
-def _reduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda a, x: function(x, tuple(a["dims"]), keepdim=a["keepdim"])
-
-
-def _rank(a: Attrs, x: Tensor) -> Tensor:
-    order = torch.sort(x, dim=a["dim"], descending=a["largest"], stable=True).indices
-    return torch.argsort(order, a["dim"]).double()
-
-
-def _ranked(a: Attrs, ranks: Tensor) -> Tensor:
-    """The last place of each rank, 0 where none has it."""
-    slots = torch.arange(a["count"] or ranks.shape[a["dim"]]).unsqueeze(-1)
-    ranks = ranks.movedim(a["dim"], -1).unsqueeze(-2)
-    places = torch.where(ranks == slots, torch.arange(ranks.shape[-1]), 0).amax(-1)
-    return places.movedim(-1, a["dim"]).double()
-
-
-def _gather(a: Attrs, x: Tensor, places: Tensor) -> Tensor:
-    dim = a["dim"]
-    inside = places.clamp(0, x.shape[dim] - 1).long()
-    shape = [max(n, m) for n, m in zip(x.shape, inside.shape, strict=True)]
-    x, inside = (t.expand(*shape[:dim], t.shape[dim], *shape[dim + 1 :]) for t in (x, inside))
-    return x.gather(dim, inside)
-
-
-def _recurrent(name: str) -> Callable[..., Tensor]:
-    """torch's cell, step by step and row by row: its input is 0, and the projected one its bias, which no product with
-    zeros takes NaN or an infinity from one gate to another."""
-
-    def run(a: Attrs, pre: Tensor, weight: Tensor, bias: Tensor, *first: Tensor) -> Tensor:
-        cell, time = getattr(torch, f"{name}_cell"), 1 if a["batch_first"] else 0
-        nothing, unread = pre.new_zeros(1, 1), pre.new_zeros(len(bias), 1)
-        rows, last = [], []
-        for row, steps in enumerate(pre.unbind(1 - time)):
-            states = [h.expand(pre.shape[1 - time], -1)[row : row + 1] for h in first]
-            hidden = []
-            for step in steps.flip(0) if a["reverse"] else steps:
-                made = cell(nothing, states if name == "lstm" else states[0], unread, weight, step, bias)
-                states = list(made) if name == "lstm" else [made]
-                hidden.append(states[0])
-            last.append(states[-1])
-            rows.append(torch.cat(hidden[::-1] if a["reverse"] else hidden))
-        return torch.cat(last) if a["result"] == "state" else torch.stack(rows, 1 - time)
-
-    return run
-
-
-def _elu(a: Attrs, x: Tensor) -> Tensor:
-    return torch.ops.aten.elu(x, a["alpha"], a["scale"], a["input_scale"])  # type: ignore[no-any-return]
-
-
-def _rotary(a: Attrs, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Each pair by itself; a factor has a number for each element, or for each pair."""
-    half, dim = x.shape[-1] // 2, -1 if a["pairs"] else -2
-    sizes = (half, 2) if a["pairs"] else (2, half)
-
-    def apart(t: Tensor) -> tuple[Tensor, ...]:
-        return (t, t) if t.shape[-1] == half else t.reshape(*t.shape[:-1], *sizes).unbind(dim)
-
-    (x0, x1), (c0, c1), (s0, s1) = map(apart, (x, cos, sin))
-    return torch.stack([x0 * c0 - x1 * s0, x1 * c1 + x0 * s1], dim).flatten(-2)
-
-
 Function = Callable[..., Tensor]
-
-
-def _updated(x: Tensor, rows: Tensor, place: Tensor, dim: int, from_end: bool) -> Tensor:
-    """The last row that is written to a place; what lies outside is not written."""
-    least = -x.shape[dim] if from_end else 0
-    last = {int(p) % x.shape[dim]: i for i, p in enumerate(place) if least <= p < x.shape[dim]}
-    index = torch.tensor(list(last), dtype=torch.int64)
-    return x.index_copy(dim, index, rows.index_select(dim, torch.tensor(list(last.values()), dtype=torch.int64)))
-
-
-def _of_bits(rows: Tensor) -> Tensor:
-    """Numbers of 4 bits times the factors before each group's bytes; of a matrix itself."""
-    if rows.dim() == 2:
-        return rows
-    pairs = rows[..., 1:].long() & 255
-    numbers = ((torch.stack([pairs & 15, pairs >> 4], -1) + 8) % 16 - 8).flatten(2)
-    return (numbers * rows[..., :1]).flatten(1)
-
 
 TORCH: Mapping[str, Function] = {
     # weighted
-    "conv2d": _conv2d,
-    "conv_transpose2d": _conv_transpose2d,
+    "conv2d": torch_functions.conv2d,
+    "conv_transpose2d": torch_functions.conv_transpose2d,
     "linear": lambda _, x, weight, bias: F.linear(x, weight, bias),
     "matmul": lambda _, a, b: a @ b,
     # windows
-    "avg_pool2d": _avg_pool2d,
-    "max_pool2d": _max_pool2d,
+    "avg_pool2d": torch_functions.avg_pool2d,
+    "max_pool2d": torch_functions.max_pool2d,
     "adaptive_avg_pool2d": lambda a, x: F.adaptive_avg_pool2d(x, a["output_size"]),
     # reductions and norms
-    "mean": _reduced(torch.mean),
-    "sum": _reduced(torch.sum),
+    "mean": torch_functions.reduced(torch.mean),
+    "sum": torch_functions.reduced(torch.sum),
     "adaptive_max_pool2d": lambda a, x: F.adaptive_max_pool2d(x, a["output_size"]),
     "argmax": lambda a, x: torch.argmax(x, a["dim"], a["keepdim"]).double(),
     "argmin": lambda a, x: torch.argmin(x, a["dim"], a["keepdim"]).double(),
-    "rank": _rank,
-    "ranked": _ranked,
-    "amax": _reduced(torch.amax),
-    "amin": _reduced(torch.amin),
+    "rank": torch_functions.rank,
+    "ranked": torch_functions.ranked,
+    "amax": torch_functions.reduced(torch.amax),
+    "amin": torch_functions.reduced(torch.amin),
     "softmax": lambda a, x: F.softmax(x, a["dim"]),
     "log_softmax": lambda a, x: F.log_softmax(x, a["dim"]),
     "layer_norm": lambda a, x, gamma, beta: F.layer_norm(x, gamma.shape, gamma, beta, a["eps"]),
     "rms_norm": lambda a, x, gamma: F.rms_norm(x, gamma.shape, gamma, a["eps"]),
     "group_norm": lambda a, x, gamma, beta: F.group_norm(x, a["groups"], gamma, beta, a["eps"]),
     "batch_norm": lambda a, x, gamma, beta, mean, var: F.batch_norm(x, mean, var, gamma, beta, eps=a["eps"]),
-    **{name: _recurrent(name) for name in ("lstm", "gru")},
+    **{name: torch_functions.recurrent(name) for name in ("lstm", "gru")},
     # elementwise
     "add": lambda a, x, y: torch.add(x, y, alpha=a["alpha"]),
     "mul": lambda _, x, y: x * y,
-    "rotary": _rotary,
+    "rotary": torch_functions.rotary,
     "div": lambda _, x, y: x / y,
     "pow_tensors": lambda _, x, y: torch.pow(x, y),
     "hypot": lambda _, x, y: torch.hypot(x, y),
@@ -251,7 +84,7 @@ TORCH: Mapping[str, Function] = {
     "hardswish": lambda _, x: F.hardswish(x),
     "hardsigmoid": lambda _, x: F.hardsigmoid(x),
     "leaky_relu": lambda a, x: F.leaky_relu(x, a["slope"]),
-    "elu": _elu,
+    "elu": torch_functions.elu,
     "softplus": lambda a, x: F.softplus(x, a["beta"], a["threshold"]),
     "mish": lambda _, x: F.mish(x),
     "softsign": lambda _, x: F.softsign(x),
@@ -304,15 +137,15 @@ TORCH: Mapping[str, Function] = {
     "expand": lambda a, x: x.expand(a["shape"]),
     "expand_batch": lambda a, x: x.expand(a["size"], *x.shape[1:]),
     "store": lambda _, x: x.clone(),
-    "update": lambda a, x, rows, place: _updated(x, rows, place, **a),
+    "update": lambda a, x, rows, place: torch_functions.updated(x, rows, place, **a),
     "repeat": lambda a, x: x.repeat(a["repeats"]),
     "flip": lambda a, x: x.flip(a["dims"]),
-    "pad": _pad,
+    "pad": torch_functions.pad,
     "index_select": lambda a, x, index: x.index_select(a["dim"], index.long()),
-    "gather": _gather,
+    "gather": torch_functions.gather,
     "to_float32": lambda _, x: x,
     "to_int32": lambda _, x: x.nan_to_num(0.0).clamp(-(2.0**31), 2147483520.0).trunc(),
-    "embedding": lambda _, rows, scale, place: (_of_bits(rows) * scale[:, None])[
+    "embedding": lambda _, rows, scale, place: (torch_functions.of_bits(rows) * scale[:, None])[
         place[:, 0].clamp(0, len(rows) - 1).long()
     ],
     "grid_sample": lambda a, x, grid: F.grid_sample(x, grid, a["mode"], a["padding"], a["align_corners"]),
@@ -320,10 +153,10 @@ TORCH: Mapping[str, Function] = {
     "pixel_shuffle": lambda a, x: F.pixel_shuffle(x, a["upscale_factor"]),
     "pixel_unshuffle": lambda a, x: F.pixel_unshuffle(x, a["downscale_factor"]),
     "channel_shuffle": lambda a, x: F.channel_shuffle(x, a["groups"]),
-    "slice": _slice,
-    "upsample_nearest": _upsample_nearest,
-    "upsample_bilinear": _upsample_bilinear,
-    "view": _view,
+    "slice": torch_functions.slice,
+    "upsample_nearest": torch_functions.upsample_nearest,
+    "upsample_bilinear": torch_functions.upsample_bilinear,
+    "view": torch_functions.view,
     "q8ta_clone": lambda _, x: x.clone(),
 }
 """Operator -> f(attrs, *operands) in torch; every tensor is float64."""
