@@ -10,9 +10,10 @@ import pytest
 
 from q8ta_wgpu.web import web_folder
 from tests.small import small_input
+from tests.web import engines
+from tests.web.engines import Chromium, served
 from tests.web.engines import Node as NodeJS
-from tests.web.engines import served
-from tests.web.exports import LOAD, MODEL, node_js
+from tests.web.exports import LOAD, MODEL, lacking, node_js
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,14 @@ def url(folder: Path) -> Iterator[str]:
     """Where a module's folder is served."""
     with served(folder) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    lacking(engines.missing_chromium())
+    started = Chromium()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,31 +14,11 @@ import pytest
 from PIL import Image
 
 import q8ta_wgpu as q8
-from demo import photos, web
-from q8ta_wgpu.commands import example, export_web
-from q8ta_wgpu.commands.example import Sample
+from demo import photos
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.target import BASELINE, Target
-from q8ta_wgpu.web import web_folder
-from tests.web import engines
+from tests.web.demo_page import SIZE, Page, written
 from tests.web.engines import Chromium
-from tests.web.exports import LOAD, demo_model, equal, lacking, network, outputs
-
-SIZE = (22, 18)
-"""Width and height of the small picture in these tests."""
-
-
-def few(target: Target) -> Iterator[Sample]:
-    """Kernels that stand for all, which compile for a minute."""
-    return itertools.islice(example.samples(target), 4)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    lacking(engines.missing_chromium())
-    started = Chromium()
-    yield started
-    started.close()
+from tests.web.exports import LOAD, demo_model, equal, network, outputs
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +28,7 @@ def model() -> q8.Model:
 
 @pytest.fixture(scope="module")
 def folder(model: q8.Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("page")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export_web, "samples", few)
-        patch.setattr(web, "CHECKED", SIZE)
-        web.write(model, made, SIZE)
-    (made / "blank.html").write_text('<!doctype html><title>blank</title><link rel="icon" href="data:,">')
-    return made
+    return written(model, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture
@@ -146,35 +118,6 @@ def test_wrong_pictures(js: Callable[..., Any]) -> None:
 
 
 # --- the page ---
-
-
-class Page:
-    """The demo's page, as a person sees it."""
-
-    def __init__(self, chromium: Chromium, url: str) -> None:
-        self.chromium, self.driver = chromium, chromium.driver
-        self.driver.get(url)
-
-    def text(self, name: str) -> str:
-        return str(self.driver.find_element("id", name).text)
-
-    def status(self, start: str, seconds: float = 60) -> str:
-        """Waits until the status begins so."""
-        end = time.monotonic() + seconds
-        while not (found := self.text("status")).startswith(start):
-            assert time.monotonic() < end, found
-            time.sleep(0.1)
-        return found
-
-    def size(self) -> list[int]:
-        """Width and height of the small picture and of the enlarged one."""
-        return [int(number) for number in re.findall(r"\d+", self.text("size"))]
-
-    def choose(self, path: Path) -> None:
-        self.driver.find_element("id", "file").send_keys(str(path))
-
-    def shown(self) -> Image.Image:
-        return Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
 
 
 @pytest.fixture
@@ -275,80 +218,5 @@ def test_without_webgpu(chromium: Chromium, url: str) -> None:
     try:
         text = Page(chromium, url).status("this browser has no WebGPU")
         assert "take a current Chrome, Edge, Firefox or Safari" in text
-    finally:
-        chromium.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
-
-
-# --- the page of checks ---
-
-
-def report(page: Page) -> str:
-    """What the button copies, when all is checked."""
-    deadline = time.monotonic() + 60
-    while not page.driver.find_element("id", "copy").is_enabled():
-        assert time.monotonic() < deadline, page.text("status")
-        time.sleep(0.1)
-    return str(page.driver.find_element("id", "report").get_property("value"))
-
-
-def test_a_right_browser(chromium: Chromium, url: str) -> None:
-    page = Page(chromium, f"{url}check/")
-    text = report(page)
-    assert page.text("status") == "right bytes from all 5 kernels and networks"
-    assert text.startswith(
-        f"q8ta_wgpu {q8.__version__}: right bytes from all 5 kernels and networks\nbrowser: Mozilla/"
-    )
-    for line in ("adapter: SwiftShader.*, software", "features: .*timestamp-query.*", "limits: .*maxBufferSize \\d+.*"):
-        assert re.search(f"^{line}$", text, re.MULTILINE), text
-    number = r"\d+\.\d+"
-    assert re.search(
-        rf"^the demo's network, .* kB: right bytes, {number} ms a call, {number} ms on the GPU$", text, re.M
-    )
-    page.driver.find_element("id", "copy").click()
-    assert page.status("right") and page.text("copied") == "Copied"
-    phone = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 360
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert [entry for entry in page.chromium.messages() if entry["level"] == "SEVERE"] == []
-
-
-def test_faults_are_found(
-    chromium: Chromium, url: str, folder: Path, model: q8.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of four kernels one computes nothing and one does not compile; of the network one weight is another."""
-    original, made = web_folder._program, itertools.count()
-
-    def faulty(*arguments: Any) -> dict[str, Any]:
-        program, number = original(*arguments), next(made)
-        change = {1: ("{", "{ if (true) { return; } "), 2: ("{", "{ nonsense; ")}.get(number, ("", ""))
-        texts = [re.sub(r"(fn main\([^{]*)\{", lambda m: m[1] + change[1], t) for t in program["shaders"]]
-        return {**program, "shaders": texts if change[0] else program["shaders"]}
-
-    monkeypatch.setattr(export_web, "samples", few)
-    monkeypatch.setattr(web_folder, "_program", faulty)
-    weights = web_folder._weights
-    last = itertools.count()
-
-    def other(program: Any) -> Any:
-        data, places = weights(program)
-        return (data if next(last) < 4 else bytes([data[0] ^ 64]) + data[1:]), places
-
-    monkeypatch.setattr(web_folder, "_weights", other)
-    export_web.write_check({"small": model}, folder / "faulty", "0")
-    names = [sample.kernel for sample in few(BASELINE)]
-    page = Page(chromium, f"{url}faulty/")
-    text = report(page)
-    assert page.text("status") == "WRONG bytes from 2 of 4 kernels and networks"
-    assert f"\nWRONG bytes: {names[1]}\nWRONG bytes: small\n" in text
-    assert f"\ndid not run: {names[2]}: " in text
-    assert re.search(r"^small, .*: WRONG bytes, ", text, re.M)
-
-
-def test_a_check_without_webgpu(chromium: Chromium, url: str) -> None:
-    hide = "Object.defineProperty(Navigator.prototype, 'gpu', { get: () => undefined })"
-    added = chromium.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hide})
-    try:
-        assert "not checked: this browser has no WebGPU" in report(Page(chromium, f"{url}check/"))
     finally:
         chromium.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
