@@ -12,6 +12,7 @@ from torchao.quantization.pt2e import HistogramObserver
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
+from q8ta_wgpu.graph_quantization.ranges import best_range
 
 INT8: dict[str, Any] = {
     "dtype": torch.int8,
@@ -98,6 +99,24 @@ def test_a_weight_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     observer(weight)
     observer(torch.full((2, 2), 9.0))
     assert len(looked) == 3 and observer.max_val.tolist() == [9.0, 9.0]
+
+
+def test_a_range_is_found_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is met later changes it."""
+    tried: list[float] = []
+
+    def counted(counts: Any, low: float, high: float, steps: int) -> tuple[float, float]:
+        tried.append(high)
+        return best_range(counts, low, high, steps)
+
+    monkeypatch.setattr("q8ta_wgpu.frontend.calibrate.observer.best_range", counted)
+    given, observer = torch.linspace(-1, 1, 500), RangeObserver(**INT8)
+    observer(given)
+    first = qparams(observer)
+    assert qparams(observer) == first
+    observer(3 * given)
+    assert float(qparams(observer)[0]) > 2 * float(first[0])
+    assert tried == [1.0, 3.0]
 
 
 def test_zeros_alone() -> None:

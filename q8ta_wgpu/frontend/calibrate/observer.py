@@ -50,6 +50,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.zeros, self.clips, self.peaks = 0, True, Peaks()
+        self._best: tuple[float, float] | None = None  # of what was met so far; every reader asks for it
 
     def forward(self, x: Tensor) -> Tensor:
         """Counts a batch; returns it. Raises RuntimeError, as torchao's observers do, at NaN and infinities."""
@@ -69,6 +70,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
             counts = self._combine_histograms(*before, self._counts(values, low, high), low, high)
         for buffer, value in ((self.histogram, counts), (self.min_val, low), (self.max_val, high)):
             buffer.copy_(value)
+        self._best = None
         return x
 
     def _counts(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -100,11 +102,13 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
 
     def _best_range(self, low: float, high: float) -> tuple[float, float]:
         """The ends within low..high that cost the least squared error."""
-        counts = self.histogram.double().cpu().numpy()
-        if low <= 0.0 <= high:
-            at = min(int(-low / (high - low) * self.bins), self.bins - 1)
-            counts[at] = max(counts[at] - self.zeros, 0.0)
-        return best_range(counts, low, high, self.quant_max - self.quant_min)
+        if self._best is None:
+            counts = self.histogram.double().cpu().numpy()
+            if low <= 0.0 <= high:
+                at = min(int(-low / (high - low) * self.bins), self.bins - 1)
+                counts[at] = max(counts[at] - self.zeros, 0.0)
+            self._best = best_range(counts, low, high, self.quant_max - self.quant_min)
+        return self._best
 
 
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]

@@ -47,6 +47,9 @@ class Rounder:
     ) -> None:
         self._known, self.whole = known, whole
         self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
+        self._scales: dict[
+            tuple[Stored, Width], Tensor
+        ] = {}  # a tensor takes as long to make as a small value to round
         self._weights = weights
 
     def scale(self, stored: Stored, width: Width) -> tuple[float, int]:
@@ -72,9 +75,11 @@ class Rounder:
         if width == "float32" or value.dtype != torch.float32:
             return value
         scale, zero = self.scale(stored, width)
+        if (stored, width) not in self._scales:
+            self._scales[stored, width] = torch.tensor(scale)
         if not math.isfinite(value.sum()):  # of a quotient of what was rounded to zeros
             value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)
-        return on_steps(value, torch.tensor(scale), zero, *LIMITS[width])
+        return on_steps(value, self._scales[stored, width], zero, *LIMITS[width])
 
     def weight(self, node: Node, value: Tensor, observer: Any) -> Tensor:
         """A weight on the steps of its channels."""

@@ -45,8 +45,8 @@ class Sized(Interpreter):
 
 def arguments_at(node: Node, point: Point) -> tuple[Any, Any]:
     """The arguments of a call at a point, by position and by name."""
-    said = noted(node, SIZES, {})
-    if said.get("call") != str(node.target):  # the call was replaced after it was annotated
+    said = noted(node, SIZES)
+    if said is None or said.get("call") != str(node.target):  # the call was replaced after it was annotated
         return node.args, node.kwargs
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     for index, terms in said["sizes"]:
