@@ -103,6 +103,26 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
     assert backward
 
 
+@pytest.mark.parametrize(("large", "signs"), [(math.inf, SIGNS), (0.0, SIGNS // 2)])
+def test_ranges_of_a_large_network_are_compared_with_half_the_signs(
+    large: float, signs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+
+    def counted(storage: Any, rounders: Any, calls: Any, outputs: Any, signs: int = SIGNS) -> Any:
+        used.append(signs)
+        return needs_apart(storage, rounders, calls, outputs, signs)
+
+    monkeypatch.setattr(RangeObserver, "_best_range", lambda self, low, high: (max(low, -0.1), high))
+    monkeypatch.setattr(precision, "needs_apart", counted)
+    monkeypatch.setattr(precision, "_LARGE", large)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4)).eval()
+    items = [data(16, 8, seed=s) for s in range(8)]
+    q8.quantize(module, (items[0],), items, progress=False)
+    assert {*used} == {signs}
+
+
 def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is before a value that is stored in another way is not computed again, and the noise is the same."""
     runs = [0]

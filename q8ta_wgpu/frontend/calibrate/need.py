@@ -46,11 +46,11 @@ def needs(
 
 
 def needs_apart(
-    storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int]
+    storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int], signs: int = SIGNS
 ) -> list[dict[Reading, float]]:
     """As `needs`, for each of several rounders, of the values that they round by different steps. All use the same
     gradients, since those of the float network do not depend on the rounding."""
-    return _needs(storage, rounders, calls, outputs, SIGNS)
+    return _needs(storage, rounders, calls, outputs, signs)
 
 
 def _needs(

@@ -136,6 +136,7 @@ class Precisions:
         self.storage = Storage(observed)
         self._traffic = traffic(self.storage)
         self._large = self._traffic * max(1.0, len(back.items) / ITEMS) > _LARGE
+        self._signs = SIGNS // 2 if self._large else SIGNS
         self._growth = back.growth
         self._ranges = back.ranges[-1:] if self._large else back.ranges
         self._weights: dict[Node, tuple[Tensor, Tensor]] = {}
@@ -178,7 +179,7 @@ class Precisions:
         steps: list[Step] = []
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
-            needed = needs(self.storage, self.rounder, self.calls, outputs, SIGNS // 2 if self._large else SIGNS)
+            needed = needs(self.storage, self.rounder, self.calls, outputs, self._signs)
             known, lasting = widths(self._always), widths(self._lasting)  # the latter may be left in float32
             for reading in known.keys() - lasting.keys():
                 needed.pop(reading, None)
@@ -277,7 +278,7 @@ class Precisions:
             self._clip_all_but(())
             return clipped
         outputs = sorted({i % len(self.floats[0]) for i in worse})
-        left, found = needs_apart(self.storage, [self.rounder, clipping], self.calls, outputs)
+        left, found = needs_apart(self.storage, [self.rounder, clipping], self.calls, outputs, self._signs)
         self._clip_all_but(stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found))
         return list(map(min, clipped, whole, self._noise_of_sums()))
 
