@@ -34,6 +34,12 @@ rounds. Groups of a later round are smaller."""
 _FEW = 4
 """The number of groups if few runs are made, in one round."""
 
+_NEAR = 16
+"""The share of the steps that suffice, a sixteenth, by which there may be more than needed."""
+
+_DOUBTED = 4.0
+"""By what factor predicted gains may be too large."""
+
 _SURE = 0.95
 """The predicted noise of steps that are simulated next, relative to the limit: a little less than is allowed."""
 
@@ -114,7 +120,7 @@ class Search:
         suffice. Values that weighted sums read are left out. Empty if not even all of the steps suffice."""
         plain, others = self.noise({}), _read_by_others(every)
         excess = [noise - limit for noise, limit in zip(plain, limits, strict=True) if noise > limit]
-        gained = itertools.accumulate(step.gain if math.isfinite(step.gain) else 0.0 for step in others)
+        gained = itertools.accumulate(map(_gain, others))
         count = bisect.bisect_left(list(gained), sum(excess) / len(excess)) + 1 if excess else 1
         while count <= len(others):
             if self._suffice(others[:count], limits):
@@ -139,44 +145,37 @@ class Search:
         return every, [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
 
     def _first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """The smallest number of first steps that suffices."""
-        if self.few_runs:
-            return self._nearly_first(every, limits)
-        low, high = 0, len(every)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._suffice(every[:middle], limits) else (middle + 1, high)
-        return list(every[:high])
-
-    def _nearly_first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """A number of first steps that suffices, or a few more: up to an eighth of all, or those that remove a tenth of
-        the noise.
+        """The smallest number of first steps that suffices, or a sixteenth more. If few runs are made it may be more by
+        an eighth of all steps, or by those that remove a tenth of the noise.
 
         Between two counts that were simulated, one that does not suffice and one that does, noise falls roughly as the
         gains of the steps predict. The count at which it reaches the limits is simulated next, or the middle one if
-        that excludes little.
+        that excluded less than half of what was between them.
         """
-        low, high, near = 0, len(every), max(1, len(every) // (2 * _FEW))
+        low, high = 0, len(every)
         above, below = self.noise({}), self.noise(widths(every))
         if all(map(operator.le, above, limits)):
             return []
         tenths = [(most - least) / 10 for most, least in zip(above, below, strict=True)]
         foretold = True
-        while high - low > near:
+        while high - low > max(1, len(every) // (2 * _FEW) if self.few_runs else high // _NEAR):
             share = min(map(_share_left, limits, above, below))
-            count = _count(every, low, high, share) if foretold else (low + high) // 2
+            count, between = _count(every, low, high, share) if foretold else _middle(low, high), high - low
             found = self.noise(widths(every[:count]))
             if not all(map(operator.le, found, limits)):
                 low, above = count, found
-            elif any(limit < noise + tenth for limit, noise, tenth in zip(limits, found, tenths, strict=True)):
+            elif self.few_runs and any(
+                limit < noise + tenth for limit, noise, tenth in zip(limits, found, tenths, strict=True)
+            ):
                 return list(every[:count])
             else:
                 high, below = count, found
-            foretold = not foretold
+            foretold = not foretold or 2 * (high - low) <= between
         return list(every[:high])
 
     def _needed(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps without groups that are not needed. If few runs are made, groups of negligible cost stay."""
+        """These steps without groups that are not needed. Groups that are said to gain far more than can be spared are
+        not tried. If few runs are made, groups of negligible cost stay."""
         groups = _FEW if self.few_runs else _GROUPS
         for _ in range(_ROUNDS if len(steps) > groups and not self.few_runs else 1):
             dearest = sorted(steps, key=lambda step: -step.cost)
@@ -187,8 +186,15 @@ class Search:
                     continue
                 dearer = cost > max(sum(step.cost for step in fewer), _DEAR * self.traffic)
                 more = _DECIBEL * _SPARE / WITHIN if dearer else 1.0
-                steps = fewer if self._suffice(fewer, [more * limit for limit in limits]) else steps
+                most = [more * limit for limit in limits]
+                if sum(map(_gain, group)) <= _DOUBTED * self._spare(steps, most) and self._suffice(fewer, most):
+                    steps = fewer
         return steps
+
+    def _spare(self, steps: Sequence[Step], limits: Sequence[float]) -> float:
+        """The most by which the noise of an output may rise with these steps."""
+        ends = zip(limits, self.noise(widths(steps)), strict=True)
+        return max((limit - noise for limit, noise in ends if limit < math.inf), default=math.inf)
 
     def _suffice(self, steps: Sequence[Step], limits: Sequence[float]) -> bool:
         return all(map(operator.le, self.noise(widths(steps)), limits))
@@ -201,10 +207,20 @@ def _share_left(limit: float, above: float, below: float) -> float:
 
 def _count(every: Sequence[Step], low: int, high: int, share: float) -> int:
     """The number of steps, from `low` to `high`, whose predicted gains leave this share of what all of them gain."""
-    gains = [step.gain if math.isfinite(step.gain) else 0.0 for step in every[low:high]]
+    gains = [_gain(step) for step in every[low:high]]
     gained = itertools.accumulate(gains)
     wanted = (1 - share) * sum(gains)
     return next((low + i for i, gain in enumerate(gained, 1) if gain >= wanted and low + i < high), high - 1)
+
+
+def _gain(step: Step) -> float:
+    """What a step is said to gain; 0 if nothing was predicted."""
+    return step.gain if math.isfinite(step.gain) else 0.0
+
+
+def _middle(low: int, high: int) -> int:
+    """The count between two others that is as many times the lower one as the higher one is times it."""
+    return min(max(round(math.sqrt(max(low, 1) * high)), low + 1), high - 1)
 
 
 def _read_by_others(every: Sequence[Step]) -> list[Step]:
