@@ -72,22 +72,41 @@ def _last_answer(m: Any, x: Tensor) -> Tensor:
     return found
 
 
+def _delta(m: Any, x: Tensor) -> Tensor:
+    """Rows that are added to a state so that it answers keys better, as in a DeltaNet."""
+    q, k, v = m.layers(x).view(3, 2, 1, 8).unbind()
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    m.pairs = m.pairs + m.share(x).sigmoid().view(2, 1, 1) * (k.mT @ (v - k @ m.pairs))
+    found: Tensor = m.last((q @ m.pairs).view(1, 16))
+    return found
+
+
 def _zeros(*shape: int) -> Tensor:
     return torch.zeros(shape)
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "moments": (lambda: _keeping(_moments, {"mean": _zeros(1, 16), "variance": torch.ones(1, 16)}), 100),
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
+    "moments": (lambda: _keeping(_moments, {"mean": _zeros(1, 16), "variance": torch.ones(1, 16)}), CALLS, 1),
     "turning": (
         lambda: _keeping(
             _turning,
             {"real": _zeros(1, 16), "other": _zeros(1, 16), "cos": 0.99 * ANGLES.cos(), "sin": 0.99 * ANGLES.sin()},
         ),
-        100,
+        CALLS,
+        1,
     ),
-    "sums of few calls": (lambda: _keeping(_average, {"count": _zeros(1), "total": _zeros(1, 16)}), 16),
-    "attention of few calls": (lambda: _keeping(_attention, {"pairs": _zeros(1, 16, 16), "keys": _zeros(1, 16)}), 16),
-    "places of few calls": (lambda: _keeping(_place, {"count": _zeros(1)}), 16),
+    "delta rule": (
+        lambda: _keeping(_delta, {"pairs": _zeros(2, 8, 8)}, layers=nn.Linear(8, 48), share=nn.Linear(8, 2)),
+        CALLS,
+        2,
+    ),
+    "sums of few calls": (lambda: _keeping(_average, {"count": _zeros(1), "total": _zeros(1, 16)}), 16, 6),
+    "attention of few calls": (
+        lambda: _keeping(_attention, {"pairs": _zeros(1, 16, 16), "keys": _zeros(1, 16)}),
+        16,
+        6,
+    ),
+    "places of few calls": (lambda: _keeping(_place, {"count": _zeros(1)}), 16, 6),
     "last answer": (
         lambda: _keeping(
             _last_answer,
@@ -95,9 +114,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
             layers=nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 4)),
         ),
         16,
+        6,
     ),
 }
-"""Each with how many calls a sequence of its calibration has. Of few, what is no state reaches further later on."""
+"""Each with how many calls a sequence of its calibration has, and how many dB below the yardstick it may be. Of few
+calls, what is no state reaches further later on."""
 
 
 def _sequence(count: int, seed: int) -> list[Tensor]:
@@ -155,7 +176,7 @@ def _simulated(items: _Anew, calls: Sequence[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_errors_of_states_do_not_add_up_to_more_than_the_yardsticks(name: str) -> None:
-    build, length = NETWORKS[name]
+    build, length, below = NETWORKS[name]
     torch.manual_seed(0)
     module = build()
     before = {name: value.clone() for name, value in module.named_buffers()}
@@ -175,7 +196,7 @@ def test_errors_of_states_do_not_add_up_to_more_than_the_yardsticks(name: str) -
     ours = decibels(wanted, np.stack([session(x.numpy()) for x in calls]))
     assert least is not None
     assert ours is not None
-    assert least - (1 if length == CALLS else 6) < ours, (least, ours)
+    assert least - below < ours, (least, ours)
 
 
 def _halves(m: Any, x: Tensor) -> Tensor:

@@ -151,12 +151,12 @@ def _is_carried(written: Node, read: Node) -> bool:
 
 
 def near_state(read: Node, written: Node) -> list[Node]:
-    """The nodes from which a state is computed element by element, and those that are computed so from it. Empty if the
-    state is not computed from its old value, as a cache of rows is not."""
-    behind = _reached([written], lambda node: node.all_input_nodes if _is_elementwise(node) else ())
+    """The nodes from which a state is computed by no layer, and those that are computed so from it. Empty if the state
+    is not computed from its old value, as a cache of rows is not."""
+    behind = _reached([written], lambda node: node.all_input_nodes if _is_no_layer(node) else ())
     if read not in behind or not _goes_on(written, read, {}):
         return []
-    return behind + _reached([read, written], lambda node: filter(_is_elementwise, node.users))
+    return behind + _reached([read, written], lambda node: filter(_is_no_layer, node.users))
 
 
 def _reached(begin: Sequence[Node], following: Callable[[Node], Iterable[Node]]) -> list[Node]:
@@ -168,9 +168,10 @@ def _reached(begin: Sequence[Node], following: Callable[[Node], Iterable[Node]])
     return list(found)
 
 
-def _is_elementwise(node: Node) -> bool:
-    """Whether a call computes its result element by element, normalizes or moves elements, or is an observer's."""
-    return node.op == "call_module" or isinstance(kind(node), _ELEMENTWISE)
+def _is_no_layer(node: Node) -> bool:
+    """Whether a call computes its result element by element, multiplies two activations, normalizes or moves elements,
+    or is an observer's."""
+    return node.op == "call_module" or isinstance(kind(node), _ELEMENTWISE) or multiplies(node)
 
 
 def share_states(observed: GraphModule) -> None:

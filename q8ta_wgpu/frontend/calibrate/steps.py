@@ -151,16 +151,23 @@ def _made_of(storage: Storage, stored: Stored) -> list[Stored]:
 
 
 def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
-    """Stores values in int16 that are computed beside a state whose errors last for more calls than are simulated.
+    """Stores values in int16 that are computed beside a state whose errors last for more calls than are simulated, for
+    all readers but layers.
 
     Such errors add up. Besides, such a state changes slowly, so calibration meets few different values of it, and it
-    reaches further in use. Slices of a weighted sum are left out."""
+    reaches further in use. Of slices of a weighted sum all are stored so, or none: if one is wider than the others, the
+    sum is computed in float32."""
     why = "since errors of a state add up from call to call"
     values = {storage.values[node]: None for node in nodes if node in storage.values}
+    sums = {made for stored in values for made in _sliced(stored)}
+    values |= {stored: None for stored in storage.stored if not sums.isdisjoint(_sliced(stored))}
+    roles: tuple[Role, ...] = ("products", "others")
     readings: list[Reading] = [
-        (stored, "others")
+        (stored, role)
         for stored in values
-        if stored.width == "int8" and stored.readers("others") and not _is_slice(stored)
+        for role in roles
+        if stored.width == "int8" and (readers := stored.readers(role))
+        if role == "others" or all(map(_reads_int16, readers))
     ]
     return [Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why) for reading in readings]
 
@@ -243,8 +250,13 @@ def _widths_of(reading: Reading, rounder: Rounder) -> list[tuple[Width, float]]:
 
 def _is_slice(stored: Stored) -> bool:
     """Whether values are slices of a weighted sum's result that are stored each by itself."""
-    values = map(stored.value, stored.nodes)
-    return any(isinstance(kind(s := _moved(value)), WeightedSum) and size_of(value) < size_of(s) for value in values)
+    return bool(_sliced(stored))
+
+
+def _sliced(stored: Stored) -> set[Node]:
+    """The weighted sums of whose results values are slices that are stored each by itself."""
+    sums = ((_moved(value), value) for value in map(stored.value, stored.nodes))
+    return {made for made, value in sums if isinstance(kind(made), WeightedSum) and size_of(value) < size_of(made)}
 
 
 def _is_recurrent(stored: Stored) -> bool:
