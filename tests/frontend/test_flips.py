@@ -50,6 +50,22 @@ def test_experts_change_no_more_often_than_by_the_yardstick() -> None:
     assert ours > least - WITHIN
 
 
+FINITE: dict[str, Callable[[Tensor], Tensor]] = {
+    "compared with infinity": lambda y: y.logsumexp(-1),
+    "compared with itself": lambda y: torch.where(torch.isnan(y), 0.0, y).exp(),
+}
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_whether_a_number_is_finite_does_not_follow_from_its_rounding(name: str) -> None:
+    """So what is asked is rounded, and nothing is computed in float32."""
+    torch.manual_seed(0)
+    module = Plain(lambda m, x: FINITE[name](m.layers(x) ** 2), layers=_perceptron(12, 16, 8)).eval()
+    report = q8.compile(quantized(module, [data(16, 12, seed=s) for s in range(9)])).report()
+    assert not report.float32
+    assert not any(WHY in note for note in report.notes)
+
+
 def test_an_order_that_is_an_output_follows_from_unrounded_scores() -> None:
     """Beside the scores themselves, which were as exact as they should be: no order of the simulated ones changed."""
 

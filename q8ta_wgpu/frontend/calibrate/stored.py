@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -179,11 +180,21 @@ def takes_steps(node: Node) -> bool:
     then change the result by one."""
     if node.op != "call_function" or not any(n.op == "call_module" or is_float(n) for n in node.all_input_nodes):
         return False
+    if _asks_whether_finite(node):
+        return False
     value, int8 = node.meta.get("val"), kind(node)
     if isinstance(value, Tensor):
         return not value.dtype.is_floating_point or (isinstance(int8, Elementwise) and int8.whole)
     places = [user for user in node.users if user.target is operator.getitem]
     return any(isinstance(v := user.meta.get("val"), Tensor) and not v.dtype.is_floating_point for user in places)
+
+
+def _asks_whether_finite(node: Node) -> bool:
+    """Whether a call compares a value with infinity or with itself, or asks for NaN. No small change of a number
+    changes the answer."""
+    first, *others = node.args or (None,)
+    compared = any(x is first or (isinstance(x, float) and math.isinf(x)) for x in others)
+    return compared or node.target is torch.ops.aten.isnan.default
 
 
 def _readers(node: Node) -> Iterator[Node]:
