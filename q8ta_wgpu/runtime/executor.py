@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
-from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within, timestamps
+from q8ta_wgpu.runtime.timestamps import FASTER, SLOWEST, SPIN_UP, runs_within, timestamps
 
 Words = NDArray[Any]
 
@@ -261,15 +262,20 @@ class Executor:
         steps = self._steps if only is None else [self._steps[only]]
         return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
 
-    def spin_up(self, inputs: Sequence[Words], seconds: float = SPIN_UP, only: int | None = None) -> None:
-        """Runs all dispatches, or the one at index `only`, for about `seconds`, until a GPU's clocks have risen. On a
-        software adapter it does nothing."""
+    def spin_up(
+        self, inputs: Sequence[Words], seconds: float = SPIN_UP, most: float = SLOWEST, only: int | None = None
+    ) -> None:
+        """Runs all dispatches, or the one at index `only`, until a GPU's clocks have risen: until runs have not become
+        faster for `seconds`, or for `most` seconds in all. On a software adapter it does nothing."""
         if self.device.software or not self._steps:
             return
         runs = runs_within(_AT_ONCE, self.time_runs(inputs, 2, only=only)[-1])
-        start = time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            self.time_runs(inputs, 3, runs, only=only)
+        best, start = math.inf, time.perf_counter()
+        risen = start
+        while (now := time.perf_counter()) - risen < seconds and now - start < most:
+            found = float(self.time_runs(inputs, 3, runs, only=only).min())
+            if found < FASTER * best:
+                best, risen = found, time.perf_counter()
 
     def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
         """Microseconds of compute passes, shape (repeats, passes)."""

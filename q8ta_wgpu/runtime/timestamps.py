@@ -15,6 +15,11 @@ from q8ta_wgpu.runtime.pipelines import OpenDevice
 SPIN_UP = 0.5
 """Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
 
+SLOWEST, FASTER = 4.0, 0.98
+"""Clocks may rise later, most of all where runs are short (an H100 timed a token of four layers at 0.96 ms after half a
+second, and at 0.40 ms later): work goes on, up to SLOWEST seconds, while runs still take less than FASTER of the
+fastest before."""
+
 
 def runs_within(microseconds: float, one: float) -> int:
     """The number of runs that take about `microseconds`, where a run takes `one`: 1 to 100."""

@@ -137,8 +137,10 @@ class Timer:
         return {i: _sane(np.median([sample[i] for sample in samples])) for i in runs}
 
     def _warm(self, executor: Executor) -> None:
-        """Runs the first dispatch until a GPU's clocks have risen."""
-        executor.spin_up([], WARM_UP if self._spun else SPIN_UP, only=0)
+        """Runs the first dispatch until a GPU's clocks have risen, without waiting for clocks that rise slowly: all
+        candidates are timed at the same ones."""
+        seconds = WARM_UP if self._spun else SPIN_UP
+        executor.spin_up([], seconds, seconds, only=0)
         self._spun = True
 
 

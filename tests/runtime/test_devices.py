@@ -318,6 +318,23 @@ def test_a_gpu_is_timed_once_its_clocks_have_risen(vulkan: Device, monkeypatch: 
         submitted.clear()
 
 
+@pytest.mark.parametrize("until", [0.5, 60.0])
+def test_clocks_that_rise_slowly_are_waited_for(vulkan: Device, monkeypatch: pytest.MonkeyPatch, until: float) -> None:
+    """Runs that become faster for `until` seconds are not measured before, but the wait has an end."""
+    with Session(MODEL, vulkan, tune=False) as opened:
+        started = time.perf_counter()
+
+        def run(self: Executor, *args: Any, **options: Any) -> Any:
+            time.sleep(0.01)
+            return np.array([1e3 * 0.1 ** min(time.perf_counter() - started, until)])
+
+        monkeypatch.setattr(vulkan, "software", False)
+        monkeypatch.setattr(Executor, "time_runs", run)
+        assert opened._executor is not None
+        opened._executor.spin_up([], seconds=0.2, most=1.0)
+        assert min(until + 0.2, 1.0) <= time.perf_counter() - started < until + 10
+
+
 def limits_of(device: Device) -> dict[str, Any]:
     behaviour = {"packed_dot", "fast_dot", "shares_memory", "few_cores", "unroll"}
     return {key: value for key, value in asdict(device.target).items() if key not in behaviour}

@@ -52,7 +52,7 @@ class Times:
         self.runs = [0] * len(microseconds)
         monkeypatch.setattr(tune_timer, "Executor", lambda program, device: self)
 
-    def spin_up(self, words: object, seconds: float, only: int) -> None:
+    def spin_up(self, words: object, seconds: float, most: float, only: int) -> None:
         """Nothing: this clock does not rise."""
 
     def time_runs(self, words: object, repeats: int, runs: int = 1, only: int = 0) -> Array:
