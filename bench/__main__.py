@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
     parser.add_argument("--names", nargs="*", default=[], help="networks or cases, by spaces or commas (default: all)")
     parser.add_argument("--count", type=int, default=10_000, help="how often what lasts or breaks is tried")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo, accuracy)")
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     parser.add_argument("--draws", type=int, default=1, help="draws of weights and inputs of each network (zoo)")

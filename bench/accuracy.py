@@ -4,8 +4,11 @@ All run on this library's reference, with inputs that were not used for calibrat
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -188,9 +191,9 @@ Found = Sequence[Array] | str
 """Outputs for each set of calibration data, or an error message."""
 
 
-def _found(name: str, runner: Runner, sets: int) -> Found:
+def _found(name: str, quantizer: str, sets: int) -> Found:
     try:
-        return [outputs(name, runner, number, TASKS[name].test) for number in range(sets)]
+        return [outputs(name, QUANTIZERS[quantizer], number, TASKS[name].test) for number in range(sets)]
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split()[:REASON])}".replace("|", "/")
 
@@ -206,13 +209,24 @@ def _cells(measure: Measure, found: Mapping[str, Found], others: Sequence[str], 
     return [*cells, f"{means['ours'] - means[best]:+.{digits}f} ± {error:.{digits}f}"]
 
 
+def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, Found]]:
+    """Outputs of the networks by every quantizer, `options.jobs` processes side by side."""
+    if options.jobs == 1:
+        yield from ({each: _found(name, each, options.sets) for each in QUANTIZERS} for name in names)
+        return
+    threads = max(1, (os.cpu_count() or 1) // options.jobs)
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, spawned, torch.set_num_threads, (threads,)) as pool:
+        started = [{each: pool.submit(_found, name, each, options.sets) for each in QUANTIZERS} for name in names]
+        yield from ({each: future.result() for each, future in found.items()} for found in started)
+
+
 def part_accuracy(options: Options) -> None:
     """Prints the rows, and writes the page if all networks were requested."""
-    scores, noise = [], []
-    for name in through(options.names or TASKS, "accuracy"):
+    scores, noise, names = [], [], [*(options.names or TASKS)]
+    for name, found in zip(through(names, "accuracy"), _all_found(names, options), strict=True):
         task = TASKS[name]
         wanted, (_, truth) = exact(name, task.test), inputs(name, True, task.test)
-        found = {quantizer: _found(name, runner, options.sets) for quantizer, runner in QUANTIZERS.items()}
         if task.measure:
             truth = truth if task.loss else wanted
             cells = _cells(task.measure, found, ("XNNPACK", "X86Inductor"), truth, 2)
