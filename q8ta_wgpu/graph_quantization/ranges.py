@@ -13,9 +13,13 @@ EPS = 2.0**-30
 """Smallest scale: no value that varies is lost beside it, and the eps of a norm, in squared steps of what it reads,
 fits two words."""
 
-ROOM = 2.0
-"""Times the range that calibration met, for values in 16 bits: 15 of them are fine enough, and what other inputs reach
-is not clipped."""
+ROOM = 4.0
+"""Times the range that calibration met, for values in 16 bits: 14 of them are fine enough, and what other inputs reach
+is not clipped. Squares and quotients may reach three times as far: one that is clipped makes more noise than all that
+are rounded."""
+
+_FAR = 2.0
+"""The same for values that lie far from zero, beside which they differ little."""
 
 _CANDIDATES = 64
 """Ends tried on each side."""
@@ -95,7 +99,7 @@ class Range:
         """Scale and zero point of a storage that shares none."""
         low, high = min(self.low, 0.0), max(self.high, 0.0)
         if storage == INT16:
-            return QParams(_scale(ROOM * max(-low, high), (2**16 - 1) / 2), 0, INT16X4)
+            return QParams(_scale(reach(self.low, self.high), (2**16 - 1) / 2), 0, INT16X4)
         if self.low < self.high:
             ends = best_range(self._counts, self.low, self.high, 255)
             low, high = farther(*ends, self.peaks, float(self._counts.sum()))
@@ -110,6 +114,12 @@ class Range:
                 return QParams(1.0, min(max(unmet, first), last))
         scale = _scale(high - low, 255)
         return QParams(scale, int(np.clip(-128 - np.rint(low / scale), -128, 127)))
+
+
+def reach(low: float, high: float) -> float:
+    """How far from zero 16 bits should hold values of which calibration met those from low to high."""
+    largest = max(-low, high, 0.0)
+    return max(_FAR * largest, min(ROOM * largest, largest + (ROOM - 1) * (high - low)))
 
 
 def _scale(span: float, steps: float) -> float:

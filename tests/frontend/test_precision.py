@@ -241,3 +241,15 @@ def test_slices_of_a_sum_are_not_widened_since_that_costs_little() -> None:
     report = q8.compile(quantized(module, [290 + data(4, 32, 12, seed=s) for s in range(100, 108)])).report()
     assert "costs next to nothing" in str(report)
     assert not report.float32, report
+
+
+def test_what_int16_holds_may_reach_three_times_as_far_as_in_calibration() -> None:
+    """Squares of inputs that are 1.7 times as large: with room for twice the range they were clipped, to 26 dB."""
+    torch.manual_seed(0)
+    module = Plain(lambda m, x: m.head(x) ** 2, head=nn.Linear(16, 8)).eval()
+    batches = [data(32, 16, seed=s) for s in range(9)]
+    session = q8.Session(q8.compile(quantized(module, batches, "int16")), "reference")
+    others = [1.7 * x for x in batches]
+    with torch.no_grad():
+        wanted = torch.cat([module(x) for x in others]).numpy()
+    assert (decibels(wanted, np.concatenate([session(x.numpy()) for x in others])) or 0.0) > 40

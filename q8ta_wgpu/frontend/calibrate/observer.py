@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
-from q8ta_wgpu.graph_quantization.ranges import ROOM, Peaks, best_range, farther
+from q8ta_wgpu.graph_quantization.ranges import Peaks, best_range, farther, reach
 
 _AT_ONCE = 1 << 16
 """Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the
@@ -112,11 +112,12 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
 
 
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
-    """The range that calibration met, ROOM times as wide. For values in 16 bits, which have steps to spare."""
+    """The range that calibration met, with room beyond it. For values in 16 bits, which have steps to spare."""
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
-        found: tuple[Tensor, Tensor] = self._calculate_qparams(ROOM * self.min_val, ROOM * self.max_val)
+        end = torch.full_like(self.max_val, reach(float(self.min_val), float(self.max_val)))
+        found: tuple[Tensor, Tensor] = self._calculate_qparams(-end, end)
         return found
 
 

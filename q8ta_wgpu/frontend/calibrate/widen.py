@@ -20,6 +20,7 @@ from q8ta_wgpu.frontend.calibrate.rounder import on_channels_steps
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.export.editor import call, call_module, folded
 from q8ta_wgpu.frontend.nodes import constant
+from q8ta_wgpu.graph_quantization.ranges import ROOM
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
@@ -63,7 +64,7 @@ def _widen_value(module: GraphModule, stored: Stored, widths: Mapping[Role, Widt
 
 def _store_shares(module: GraphModule, softmax: Node) -> None:
     """Stores the results of an attention's softmax in int16 for the products that read them."""
-    observer, users = scheme.wide(torch.zeros(()), torch.full((), 0.5)), list(softmax.users)
+    observer, users = scheme.wide(torch.zeros(()), torch.full((), 1 / ROOM)), list(softmax.users)  # at most 1
     shares = call_module(module, users[0], f"_wide_{users[0].name}", observer, softmax)
     for user in users:
         user.replace_input_with(softmax, shares)
