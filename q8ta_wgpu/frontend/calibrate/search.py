@@ -34,11 +34,11 @@ rounds. Groups of a later round are smaller."""
 _FEW = 4
 """The number of groups if few runs are made, in one round."""
 
-_NEAR = 16
-"""The share of the steps that suffice, a sixteenth, by which there may be more than needed."""
-
-_DOUBTED = 4.0
+_DOUBTED = 10.0
 """By what factor predicted gains may be too large."""
+
+_BRIEF = 1e8
+"""The bytes that a network moves up to which a run takes so little time that none is spared."""
 
 _SURE = 0.95
 """The predicted noise of steps that are simulated next, relative to the limit: a little less than is allowed."""
@@ -145,37 +145,45 @@ class Search:
         return every, [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
 
     def _first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
-        """The smallest number of first steps that suffices, or a sixteenth more. If few runs are made it may be more by
-        an eighth of all steps, or by those that remove a tenth of the noise.
+        """The smallest number of first steps that suffices."""
+        if self.few_runs:
+            return self._nearly_first(every, limits)
+        low, high = 0, len(every)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._suffice(every[:middle], limits) else (middle + 1, high)
+        return list(every[:high])
+
+    def _nearly_first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
+        """A number of first steps that suffices, or a few more: up to an eighth of all, or those that remove a tenth of
+        the noise.
 
         Between two counts that were simulated, one that does not suffice and one that does, noise falls roughly as the
         gains of the steps predict. The count at which it reaches the limits is simulated next, or the middle one if
-        that excluded less than half of what was between them.
+        that excludes little.
         """
-        low, high = 0, len(every)
+        low, high, near = 0, len(every), max(1, len(every) // (2 * _FEW))
         above, below = self.noise({}), self.noise(widths(every))
         if all(map(operator.le, above, limits)):
             return []
         tenths = [(most - least) / 10 for most, least in zip(above, below, strict=True)]
         foretold = True
-        while high - low > max(1, len(every) // (2 * _FEW) if self.few_runs else high // _NEAR):
+        while high - low > near:
             share = min(map(_share_left, limits, above, below))
-            count, between = _count(every, low, high, share) if foretold else _middle(low, high), high - low
+            count = _count(every, low, high, share) if foretold else (low + high) // 2
             found = self.noise(widths(every[:count]))
             if not all(map(operator.le, found, limits)):
                 low, above = count, found
-            elif self.few_runs and any(
-                limit < noise + tenth for limit, noise, tenth in zip(limits, found, tenths, strict=True)
-            ):
+            elif any(limit < noise + tenth for limit, noise, tenth in zip(limits, found, tenths, strict=True)):
                 return list(every[:count])
             else:
                 high, below = count, found
-            foretold = not foretold or 2 * (high - low) <= between
+            foretold = not foretold
         return list(every[:high])
 
     def _needed(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps without groups that are not needed. Groups that are said to gain far more than can be spared are
-        not tried. If few runs are made, groups of negligible cost stay."""
+        """These steps without groups that are not needed. Of a network whose runs take time, groups that are said to
+        gain far more than can be spared are not tried. If few runs are made, groups of negligible cost stay."""
         groups = _FEW if self.few_runs else _GROUPS
         for _ in range(_ROUNDS if len(steps) > groups and not self.few_runs else 1):
             dearest = sorted(steps, key=lambda step: -step.cost)
@@ -187,8 +195,9 @@ class Search:
                 dearer = cost > max(sum(step.cost for step in fewer), _DEAR * self.traffic)
                 more = _DECIBEL * _SPARE / WITHIN if dearer else 1.0
                 most = [more * limit for limit in limits]
-                if sum(map(_gain, group)) <= _DOUBTED * self._spare(steps, most) and self._suffice(fewer, most):
-                    steps = fewer
+                if self.traffic > _BRIEF and sum(map(_gain, group)) > _DOUBTED * self._spare(steps, most):
+                    continue
+                steps = fewer if self._suffice(fewer, most) else steps
         return steps
 
     def _spare(self, steps: Sequence[Step], limits: Sequence[float]) -> float:
@@ -216,11 +225,6 @@ def _count(every: Sequence[Step], low: int, high: int, share: float) -> int:
 def _gain(step: Step) -> float:
     """What a step is said to gain; 0 if nothing was predicted."""
     return step.gain if math.isfinite(step.gain) else 0.0
-
-
-def _middle(low: int, high: int) -> int:
-    """The count between two others that is as many times the lower one as the higher one is times it."""
-    return min(max(round(math.sqrt(max(low, 1) * high)), low + 1), high - 1)
 
 
 def _read_by_others(every: Sequence[Step]) -> list[Step]:
