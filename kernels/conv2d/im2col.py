@@ -75,7 +75,7 @@ OPS = (
         kernels=(
             Kernel(
                 "q8ta_im2col",
-                lambda call: ("im2col", *(channels.WIDE if channels.whole_vectors(call) else channels.NARROW)),
+                lambda call: ("im2col", *channels.types(call)),
                 (ONLY_4C,),
                 ONLY_4C,
                 wide=lambda call: ("x", "y") if channels.whole_vectors(call) else (),

@@ -12,8 +12,20 @@ fn lowered(v: Lanes) -> Words {
          ((bitcast<Words>(v.c) >> Words(8u)) & Words(0xff0000u)) | (bitcast<Words>(v.d) & Words(0xff000000u));
 }
 
+fn lanes_sum(s: Lanes, t: Lanes) -> Lanes { return Lanes(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
+
 fn added(sum: Lanes, w: Words) -> Lanes {
   let v = raised(w);
   let byte = Words(24u);
   return Lanes(sum.a + (v.a >> byte), sum.b + (v.b >> byte), sum.c + (v.c >> byte), sum.d + (v.d >> byte));
+}
+
+// The same for sums of int16, of which a u32 has two.
+struct LanesInt16 { a: Ints, b: Ints }
+
+fn lanes_sum_int16(s: LanesInt16, t: LanesInt16) -> LanesInt16 { return LanesInt16(s.a + t.a, s.b + t.b); }
+
+fn added_int16(sum: LanesInt16, w: Words) -> LanesInt16 {
+  let half = Words(16u);
+  return LanesInt16(sum.a + (bitcast<Ints>(w << half) >> half), sum.b + (bitcast<Ints>(w) >> half));
 }

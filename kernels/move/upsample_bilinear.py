@@ -195,7 +195,7 @@ OPS = (
                     "upsample_bilinear",
                     "map",
                     "compute=q8ta_upsample_bilinear",
-                    *channels.NARROW,
+                    *channels.NARROW[INT8X4],
                 ),
                 (ANY_INT8,),
                 ANY_INT8,

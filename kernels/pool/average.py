@@ -21,6 +21,9 @@ from q8ta_wgpu.kernels.lib import channels, share
 CHANNELS = ("average_channels", "channels", "channel_lanes")
 """WGSL files of averages over windows in 4C, for `channels.kernel`."""
 
+INT16 = ("Lanes=LanesInt16", "lanes_sum=lanes_sum_int16", "added=added_int16", "averaged=averaged_int16")
+"""Bindings of sums of int16."""
+
 WORKGROUP = 128
 ENOUGH_WORKGROUPS = 512
 """Threads of a workgroup that averages whole images, and the number of such workgroups that keeps a large GPU busy."""
@@ -93,8 +96,8 @@ def kernels(
     long = Kernel(f"{op}.long", (window, "windows", "average_long", "map"), (ANY_INT8,), ANY_INT8, params=params)
 
     def pays(call: Call, target: Target) -> bool:
-        """Teams of threads pay for large windows of int16, which has no kernel for whole images: with one thread for
-        each result, 100 MB took 1.7 ms on an H200."""
+        """Teams of threads pay for large windows of int16 that are no whole images: with one thread for each result,
+        100 MB took 1.7 ms on an H200."""
         large = math.prod(extents(call)) >= share.SHARED_FROM
         return large and target.shares_memory and call.inputs[0].dtype == INT16X4
 
@@ -123,7 +126,8 @@ def params(call: Call) -> Params:
 def _run_bits(call: Call) -> int:
     """log2 of the number of adjacent Words that a workgroup averages: a run of 128 bytes. It is less for few images,
     and for images so large that a thread would take too many turns."""
-    count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else 5
+    narrow = 4 if call.inputs[0].dtype == INT16X4 else 5
+    count, bits = channels.groups(call), 3 if channels.whole_vectors(call) else narrow
     least = bits - 2
     while bits > 0 and (1 << bits) > count:
         bits -= 1
@@ -138,6 +142,10 @@ def _turns(call: Call, bits: int) -> int:
     """The loop turns of a thread. In each it adds UNROLLED pixels."""
     _, _, h, w = dims(call.inputs[0])
     return -(-h * w // (UNROLLED * (WORKGROUP >> bits)))
+
+
+def _image_is_short(call: Call) -> bool:
+    return _is_short(call, dims(call.inputs[0])[2:])
 
 
 def _shares_work(call: Call, target: Target) -> bool:
@@ -180,7 +188,8 @@ def image_kernel(
         name,
         ("average_image", "channel_lanes"),
         fields,
-        supports,
+        lambda call, target: _image_is_short(call) and supports(call, target),
+        INT16,
         threads=threads,
         output=output,
         workgroup=(WORKGROUP, 1, 1),

@@ -14,11 +14,20 @@ fn words_of(p: vec4<u32>) -> Words {
 // Words of the result from sums of `count` elements, which include their zero points.
 fn averaged(sum: Lanes, count: u32, multiplier: f32) -> Words {
   let zeros = Ints(i32(count) * params.x_zero);
-  return average_lane(sum.a - zeros, multiplier) | (average_lane(sum.b - zeros, multiplier) << Words(8u)) |
-         (average_lane(sum.c - zeros, multiplier) << Words(16u)) | (average_lane(sum.d - zeros, multiplier) << Words(24u));
+  let byte = Words(0xffu);
+  return (average_lane(sum.a - zeros, multiplier) & byte) |
+         ((average_lane(sum.b - zeros, multiplier) & byte) << Words(8u)) |
+         ((average_lane(sum.c - zeros, multiplier) & byte) << Words(16u)) |
+         (average_lane(sum.d - zeros, multiplier) << Words(24u));
+}
+
+// The same of int16.
+fn averaged_int16(sum: LanesInt16, count: u32, multiplier: f32) -> Words {
+  let zeros = Ints(i32(count) * params.x_zero);
+  return (average_lane(sum.a - zeros, multiplier) & Words(0xffffu)) | (average_lane(sum.b - zeros, multiplier) << Words(16u));
 }
 
 fn average_lane(sum: Ints, multiplier: f32) -> Words {
   let steps = Ints(round(clamp(Floats(sum) * multiplier, Floats(-STEPS_LIMIT), Floats(STEPS_LIMIT))));
-  return bitcast<Words>(clamp(steps + params.zero, Ints(params.lo), Ints(params.hi))) & Words(0xffu);
+  return bitcast<Words>(clamp(steps + params.zero, Ints(params.lo), Ints(params.hi)));
 }

@@ -5,8 +5,6 @@ const THREADS = 128u;
 const UNROLLED = 4u;
 var<workgroup> partial: array<Lanes, THREADS>;
 
-fn lanes_sum(s: Lanes, t: Lanes) -> Lanes { return Lanes(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
-
 @compute @workgroup_size(128)
 fn main(@builtin(local_invocation_index) thread: u32,
         @builtin(workgroup_id) group_id: vec3<u32>,

@@ -108,3 +108,23 @@ def test_a_linear_of_int16_whose_half_passes_int32_stays_in_float() -> None:
     graph = run_passes(_long(140_000, 1, 0)[0])
     assert "linear" in [node.op for node in graph.nodes]
     assert any("its accumulator could reach" in note and "past int32" in note for note in graph.notes), graph.notes
+
+
+@pytest.mark.parametrize("channels", [3, 8, 20, 94])
+@pytest.mark.parametrize(("zero", "scale"), [(-32768, 0.9), (32767, 1.1), (5, 40.0)])
+def test_means_of_whole_images(channels: int, zero: int, scale: float, device: Device) -> None:
+    """The kernels of whole images, with words that are no vectors and channels that fill no word: 0 mismatches."""
+    types = {
+        "x": TensorType((3, channels, 11, 13), INT16X4, QParams(1.0, zero, INT16X4)),
+        "y": TensorType((3, channels, 1, 1), INT16X4, QParams(1.0 / scale, -7, INT16X4)),
+    }
+    attrs = {"output_size": (1, 1), "ratio": scale, "lo": -32000, "hi": 32767}
+    graph = Graph(["x"], ["y"], types=types, nodes=[Node("q8ta_adaptive_avg_pool2d", ("x",), "y", attrs)])
+    x = np.random.default_rng(channels).integers(-32768, 32768, types["x"].shape).astype(np.int16)
+    x[0], x[1, :1] = 32767, -32768
+    expected = reference.run(graph, {"x": x})["y"]
+    plans = [plan for what, plan in harness.plans(graph, 0) if plan.steps[0].variant.kernel.name.endswith(".image")]
+    assert plans
+    for plan in plans:
+        (found,) = harness.run_poisoned(graph, {"x": x}, plan, device)
+        np.testing.assert_array_equal(found, expected)
