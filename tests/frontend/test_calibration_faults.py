@@ -66,6 +66,14 @@ def test_values_that_int8_makes_constant_are_told() -> None:
         q8.quantize(flat, (X,), calibration=[X], progress=False)
 
 
+def test_constants_that_are_nearly_equal_are_no_fault() -> None:
+    """Of these widths one is the next float after the others."""
+    widths = torch.full((5,), 0.8)
+    widths[0] = torch.nextafter(widths[0], torch.tensor(1.0))
+    module = around_conv(lambda s, x: s.conv(x) / widths)
+    assert q8.quantize(module, (X,), calibration=[X], progress=False)
+
+
 class Kept(nn.Module):
     """Keeps a value from call to call, which the output of the network may depend on."""
 
