@@ -98,3 +98,25 @@ def test_an_activation_by_hand_has_a_kink_and_no_choice_that_flips(name: str, wi
     report = q8.compile(quantized(module, [data(8, 16, seed=s) for s in range(32)])).report()
     assert not report.float32
     assert not any(WHY in note for note in report.notes)
+
+
+def test_an_index_that_rounding_moves_out_of_range_is_clamped() -> None:
+    """As a device does: how many scores share a sum follows from them. The simulation ended with torch's error."""
+
+    def sparsemax(m: Any, x: Tensor) -> Tensor:
+        scores = m.score(x)[..., 0]
+        ordered = scores.sort(-1, descending=True).values
+        sums = ordered.cumsum(-1)
+        count = (1 + torch.arange(1.0, 17) * ordered > sums).sum(-1, keepdim=True)
+        shares = F.relu(scores - (sums.gather(-1, count - 1) - 1) / count)
+        found: Tensor = m.head((shares[..., None] * x).sum(1))
+        return found
+
+    torch.manual_seed(0)
+    score = _perceptron(8, 32, 1)
+    module = Plain(sparsemax, score=score, head=nn.Linear(8, 3)).eval()
+    every = [16 * data(8, 16, 8, seed=s) for s in range(16)]
+    model = q8.compile(quantized(module, every[:8]))
+    wanted, x = module(every[9]).detach().numpy(), every[9].numpy()
+    ratio = decibels(wanted, q8.Session(model, "reference")(x))
+    assert ratio is None or ratio > 20

@@ -62,6 +62,10 @@ class Run(InParts):
             return self._call(n, *self.fetch_args_kwargs_from_env(n)[0])
         return super().run_node(n)
 
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call. Indices that rounding moved out of their range are clamped, as a device does."""
+        return super().call_function(target, _within_range(str(target), args), kwargs)
+
     def _call(self, n: Node, *args: Any, **named: Any) -> Any:
         return self._shares(n, args[0]) if n in self.storage.attention else super()._call(n, *args, **named)
 
@@ -98,6 +102,25 @@ class Run(InParts):
         """
         self.garbage_collect_values = known is None
         return outputs_and_states(self.storage.module, self.run(*item, initial_env=known))
+
+
+def _within_range(target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call, with the indices of elements that it reads clamped to those that there are."""
+    match target, args:
+        case (("aten.gather.default" | "aten.index_select.default"), (Tensor() as x, int(dim), Tensor() as at, *rest)):
+            return x, dim, at.clamp(0, x.shape[dim] - 1), *rest
+        case "aten.index.Tensor", (Tensor() as x, [*indices]):
+            counts = zip(indices, x.shape, strict=False)
+            return x, [at.clamp(-n, n - 1) if _counts(at) else at for at, n in counts]
+        case "aten.embedding.default", (Tensor() as table, Tensor() as at, *rest):
+            return table, at.clamp(0, len(table) - 1), *rest
+        case _:
+            return args
+
+
+def _counts(at: Any) -> bool:
+    """Whether an index is of whole numbers, and no mask or whole dimension."""
+    return isinstance(at, Tensor) and at.dtype != torch.bool
 
 
 def outputs_and_states(module: GraphModule, results: Any) -> tuple[list[Tensor], list[Tensor]]:
