@@ -100,6 +100,42 @@ def test_an_activation_by_hand_has_a_kink_and_no_choice_that_flips(name: str, wi
     assert not any(WHY in note for note in report.notes)
 
 
+def _splines(knots: Tensor, x: Tensor) -> Tensor:
+    """The cubic splines between these knots, by the recursion of de Boor: (rows, inputs) -> (rows, inputs, splines)."""
+    x = x[..., None]
+    found = ((x >= knots[:-1]) & (x < knots[1:])).to(x.dtype)
+    for k in range(1, 4):
+        rising = (x - knots[: -k - 1]) / (knots[k:-1] - knots[: -k - 1])
+        falling = (knots[k + 1 :] - x) / (knots[k + 1 :] - knots[1:-k])
+        found = rising * found[..., :-1] + falling * found[..., 1:]
+    return found
+
+
+def test_an_interval_has_both_ends_unrounded_or_none() -> None:
+    """One end was unrounded and the other not. Numbers between lay in two intervals or none, and 13 dB were lost."""
+    knots = torch.arange(-3, 9) * 0.8 - 2.0
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for layer, splines in ((m.first, m.one), (m.second, m.two)):
+            x = layer(F.silu(x)) + splines(_splines(knots, x).flatten(1))
+        return x
+
+    torch.manual_seed(0)
+    layers = {"first": nn.Linear(6, 12), "second": nn.Linear(12, 3), "one": nn.Linear(48, 12), "two": nn.Linear(96, 3)}
+    module = Plain(forward, **layers).eval()
+    module.requires_grad_(False)
+    for layer in layers.values():
+        layer.weight.normal_(0.0, 0.5)
+    every = [data(8, 6, seed=s) for s in range(16)]
+    simulated, model = yardstick(module, every[:8]), q8.compile(quantized(module, every[:8]))
+    session = q8.Session(model, "reference")
+    wanted, poor = (torch.cat([run(x) for x in every[8:]]).numpy() for run in (module, simulated))
+    least, ours = decibels(wanted, poor), decibels(wanted, np.concatenate([session(x.numpy()) for x in every[8:]]))
+    assert least is not None
+    assert ours is not None
+    assert ours > least - WITHIN
+
+
 def test_an_index_that_rounding_moves_out_of_range_is_clamped() -> None:
     """As a device does: how many scores share a sum follows from them. The simulation ended with torch's error."""
 

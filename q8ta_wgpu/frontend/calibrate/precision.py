@@ -48,6 +48,7 @@ from q8ta_wgpu.frontend.calibrate.steps import (
     traffic,
     unrounded,
     widths,
+    with_choices,
 )
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
@@ -190,7 +191,7 @@ class Precisions:
             if not self._all_wide:
                 also = functools.partial(cheap, self.storage, every)
                 search = Search(self._noise, wanted, self._allowed, self._traffic, self._large, also)
-                steps = search.with_others(search.enough(every))
+                steps = search.with_others(with_choices(every, search.enough(every)))
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}

@@ -209,6 +209,17 @@ def unrounded(stored: Stored) -> Step:
     return Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, "since whole numbers follow from it")
 
 
+def with_choices(every: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
+    """The steps that are taken, and if one of them leaves a value unrounded for a choice, all such steps. A choice
+    follows from several values, such as the ends of intervals; between one that is rounded and one that is not there
+    may be a gap."""
+    done = {step.reading for step in taken}
+    choices = [step for step in every if step.reading[1] == "steps"]
+    if done.isdisjoint(step.reading for step in choices):
+        return [*taken]
+    return [*taken, *(step for step in choices if step.reading not in done)]
+
+
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
     """Of these steps those that were not taken and together cost next to nothing. They are worth that, since other
     inputs reach further than those of the calibration, and int16 has room for them. Slices of a weighted sum are left
