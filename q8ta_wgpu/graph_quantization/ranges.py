@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,13 +15,10 @@ EPS = 2.0**-30
 """Smallest scale: no value that varies is lost beside it, and the eps of a norm, in squared steps of what it reads,
 fits two words."""
 
-ROOM = 4.0
+ROOM, _HEAVY = 2.0, 4.0
 """Times the range that calibration met, for values in 16 bits: 14 of them are fine enough, and what other inputs reach
-is not clipped. Squares and quotients may reach three times as far: one that is clipped makes more noise than all that
-are rounded."""
-
-_FAR = 2.0
-"""The same for values that lie far from zero, beside which they differ little."""
+is not clipped. Up to four times where few values are far larger than the others, as among squares and quotients: one
+that is clipped makes more noise than all that are rounded."""
 
 _CANDIDATES = 64
 """Ends tried on each side."""
@@ -38,6 +37,36 @@ _PEAKS, _LARGEST = 16, 4
 
 _FARTHEST = 0.5
 """How far a range reaches at most beyond what was met, in its span."""
+
+
+@dataclass
+class Spread:
+    """How far from zero values lie.
+
+    Attributes:
+        count: how many values are not zero.
+        squares: the sum of their squares.
+    """
+
+    count: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, counts: Array, low: float, high: float) -> Spread:
+        """That of values that are counted in equal bins of low..high."""
+        middles = low + (np.arange(len(counts)) + 0.5) / len(counts) * (high - low)
+        return cls(float(counts.sum()), float(counts @ middles**2))
+
+    def reach(self, largest: float) -> float:
+        """How far from zero 16 bits should hold values of which calibration met those up to `largest`.
+
+        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM times the range that was
+        met, more by how much farther the largest value is, and _HEAVY times at most.
+        """
+        if not 0.0 < self.squares < math.inf:
+            return ROOM * largest
+        apart = largest / math.sqrt(self.squares / self.count)
+        return largest * min(max(ROOM, ROOM * apart / math.sqrt(2 * math.log(max(self.count, 2.0)))), _HEAVY)
 
 
 class Peaks:
@@ -99,7 +128,8 @@ class Range:
         """Scale and zero point of a storage that shares none."""
         low, high = min(self.low, 0.0), max(self.high, 0.0)
         if storage == INT16:
-            return QParams(_scale(reach(self.low, self.high), (2**16 - 1) / 2), 0, INT16X4)
+            spread = Spread.of(self._counts, self.low, self.high)
+            return QParams(_scale(spread.reach(max(-low, high)), (2**16 - 1) / 2), 0, INT16X4)
         if self.low < self.high:
             ends = best_range(self._counts, self.low, self.high, 255)
             low, high = farther(*ends, self.peaks, float(self._counts.sum()))
@@ -114,12 +144,6 @@ class Range:
                 return QParams(1.0, min(max(unmet, first), last))
         scale = _scale(high - low, 255)
         return QParams(scale, int(np.clip(-128 - np.rint(low / scale), -128, 127)))
-
-
-def reach(low: float, high: float) -> float:
-    """How far from zero 16 bits should hold values of which calibration met those from low to high."""
-    largest = max(-low, high, 0.0)
-    return max(_FAR * largest, min(ROOM * largest, largest + (ROOM - 1) * (high - low)))
 
 
 def _scale(span: float, steps: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from torchao.quantization.pt2e import HistogramObserver
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
-from q8ta_wgpu.graph_quantization.ranges import best_range
+from q8ta_wgpu.frontend.calibrate.scheme import wide
+from q8ta_wgpu.graph_quantization.ranges import EPS, Range, best_range
+from q8ta_wgpu.passes.plan.storage import INT16
 
 INT8: dict[str, Any] = {
     "dtype": torch.int8,
@@ -174,3 +177,30 @@ def test_many_tensors_of_one_item_are_one_item() -> None:
     exported = q8.quantize(Columns().eval(), (x,), calibration=[x], progress=False)
     found = q8.compile(exported).graph.types["cat.int8"].q
     assert found is not None and found.scale == pytest.approx(2 / 255, rel=1e-5)
+
+
+SPREADS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "normal numbers": (lambda x: x, 2.0, 2.3),
+    "far from zero": (lambda x: 290 + x, 2.0, 2.0),
+    "within bounds": (torch.sigmoid, 2.0, 2.0),
+    "squares": (torch.square, 3.0, 4.0),
+    "quotients": (lambda x: x / x.roll(1), 4.0, 4.0),
+    "zeros": (torch.zeros_like, 0.0, math.inf),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_16_bits_have_more_room_where_few_values_are_far_larger(name: str) -> None:
+    """However the values are met: by the observer of 16 bits, by that of 8 bits, and by that of ONNX files."""
+    function, least, most = SPREADS[name]
+    torch.manual_seed(0)
+    items = [function(torch.randn(40, 50)) for _ in range(8)]
+    roomy, ranged, met = wide(torch.tensor(math.inf), torch.tensor(-math.inf)), RangeObserver(**INT8, eps=EPS), Range()
+    for item in items:
+        roomy(item)
+        ranged(item)
+        met.meet(item.numpy())
+    largest = max(float(item.abs().max()) for item in items)
+    found = roomy.calculate_qparams()[0], wide(ranged.min_val, ranged.max_val, ranged.spread).calculate_qparams()[0]
+    for scale in (*map(float, found), met.stored(INT16).scale):
+        assert least <= scale * 32767.5 / max(largest, 1e-9) * (1 + 1e-5) <= most * (1 + 1e-4)

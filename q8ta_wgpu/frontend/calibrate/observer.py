@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
-from q8ta_wgpu.graph_quantization.ranges import Peaks, best_range, farther, reach
+from q8ta_wgpu.graph_quantization.ranges import Peaks, Spread, best_range, farther
 
 _AT_ONCE = 1 << 16
 """Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the
@@ -103,20 +104,47 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
     def _best_range(self, low: float, high: float) -> tuple[float, float]:
         """The ends within low..high that cost the least squared error."""
         if self._best is None:
-            counts = self.histogram.double().cpu().numpy()
-            if low <= 0.0 <= high:
-                at = min(int(-low / (high - low) * self.bins), self.bins - 1)
-                counts[at] = max(counts[at] - self.zeros, 0.0)
-            self._best = best_range(counts, low, high, self.quant_max - self.quant_min)
+            self._best = best_range(self._not_zero(low, high), low, high, self.quant_max - self.quant_min)
         return self._best
+
+    def _not_zero(self, low: float, high: float) -> NDArray[np.float64]:
+        """The histogram from low to high without zeros."""
+        counts: NDArray[np.float64] = self.histogram.double().cpu().numpy()
+        if low <= 0.0 <= high:
+            at = min(int(-low / (high - low) * self.bins), self.bins - 1)
+            counts[at] = max(counts[at] - self.zeros, 0.0)
+        return counts
+
+    @property
+    def spread(self) -> Spread:
+        """That of the values that were met."""
+        low, high = float(self.min_val), float(self.max_val)
+        return Spread.of(self._not_zero(low, high), low, high) if low < high else Spread()
 
 
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
-    """The range that calibration met, with room beyond it. For values in 16 bits, which have steps to spare."""
+    """The range that calibration met, with room beyond it. For values in 16 bits, which have steps to spare.
+
+    Attributes:
+        spread: of the values that were met.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.spread = Spread()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Widens the range to a batch's; returns it."""
+        values = in_memory_order(x.detach())
+        self.spread.count += int(np.count_nonzero(values.numpy()))
+        self.spread.squares += float(torch.linalg.vector_norm(values)) ** 2
+        found: Tensor = super().forward(x)
+        return found
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
-        end = torch.full_like(self.max_val, reach(float(self.min_val), float(self.max_val)))
+        largest = max(-float(self.min_val), float(self.max_val), 0.0)
+        end = torch.full_like(self.max_val, self.spread.reach(largest))
         found: tuple[Tensor, Tensor] = self._calculate_qparams(-end, end)
         return found
 

@@ -22,7 +22,7 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
 )
-from q8ta_wgpu.graph_quantization.ranges import EPS
+from q8ta_wgpu.graph_quantization.ranges import EPS, Spread
 from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import QParams
 
@@ -73,10 +73,11 @@ def residual(qat: bool) -> QuantizationSpec:
     return _spec(_met_in_training() if qat else RoomyObserver.with_args(eps=EPS), **_INT16)
 
 
-def wide(low: torch.Tensor, high: torch.Tensor) -> RoomyObserver:
-    """An observer that stores values of this range in int16."""
+def wide(low: torch.Tensor, high: torch.Tensor, spread: Spread | None = None) -> RoomyObserver:
+    """An observer that stores values of this range in int16. Without their spread the room beyond it is ROOM."""
     observer = RoomyObserver(**_INT16, eps=EPS)
     observer.min_val, observer.max_val = low.detach(), high.detach()
+    observer.spread = spread or observer.spread
     return observer
 
 

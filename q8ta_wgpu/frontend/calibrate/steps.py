@@ -30,8 +30,8 @@ _FEW = 1000
 """A result of fewer values than this is likely to have larger ones for other inputs."""
 
 _NEAR = 32
-"""A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 256
-times its smallest, and for other inputs it may come nearer."""
+"""A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
+times its smallest, or 256 times with more room, and for other inputs it may come nearer."""
 
 _DIVIDES = {"aten.div.Tensor": 1, "aten.reciprocal.default": 0, "aten.rsqrt.default": 0}
 """Operators that divide, and the index of the argument by which they divide."""

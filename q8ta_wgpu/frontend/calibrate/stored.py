@@ -73,7 +73,8 @@ class Stored:
     @functools.cached_property
     def wide(self) -> Any:
         """An observer for 16 bits that met the same range."""
-        return scheme.wide(self.observer.min_val, self.observer.max_val)
+        spread = getattr(self.observer, "spread", None)  # other observers know none
+        return scheme.wide(self.observer.min_val, self.observer.max_val, spread)
 
     def readers(self, role: Role) -> list[Node]:
         """The nodes that read the values in a role."""
