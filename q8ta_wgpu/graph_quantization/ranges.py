@@ -20,6 +20,9 @@ ROOM, _HEAVY = 2.0, 4.0
 is not clipped. Up to four times where few values are far larger than the others, as among squares and quotients: one
 that is clipped makes more noise than all that are rounded."""
 
+FEW = 1000
+"""A result of fewer values than this is likely to have larger ones for other inputs."""
+
 _CANDIDATES = 64
 """Ends tried on each side."""
 
@@ -60,13 +63,14 @@ class Spread:
     def reach(self, largest: float) -> float:
         """How far from zero 16 bits should hold values of which calibration met those up to `largest`.
 
-        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM times the range that was
-        met, more by how much farther the largest value is, and _HEAVY times at most.
+        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them, more by the
+        square of how much farther the largest value is, and _HEAVY at most. Of fewer than FEW values the largest tells
+        less, and the room is twice as large.
         """
         if not 0.0 < self.squares < math.inf:
             return ROOM * largest
-        apart = largest / math.sqrt(self.squares / self.count)
-        return largest * min(max(ROOM, ROOM * apart / math.sqrt(2 * math.log(max(self.count, 2.0)))), _HEAVY)
+        heavy = largest**2 * self.count / (self.squares * 2 * math.log(max(self.count, 2.0)))
+        return largest * min(max(ROOM, ROOM * heavy * (2 if self.count < FEW else 1)), _HEAVY)
 
 
 class Peaks:

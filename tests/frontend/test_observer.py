@@ -186,6 +186,8 @@ SPREADS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "squares": (torch.square, 3.0, 4.0),
     "quotients": (lambda x: x / x.roll(1), 4.0, 4.0),
     "zeros": (torch.zeros_like, 0.0, math.inf),
+    "few squares": (lambda x: x[:2] ** 2, 4.0, 4.0),
+    "few far from zero": (lambda x: 290 + x[:2], 2.0, 2.0),
 }
 
 

@@ -17,6 +17,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
 from q8ta_wgpu.frontend.nodes import is_in_attention, is_transform, kind, source_of
+from q8ta_wgpu.graph_quantization.ranges import FEW
 from q8ta_wgpu.ir.int8 import Arithmetic, Moves, Recurrent, Rowwise, WeightedSum
 
 _MACS_A_BYTE = 8.0
@@ -25,9 +26,6 @@ _MACS_A_BYTE = 8.0
 _PARTS = 8
 """By what factor an attention costs more if its operands are wide: it becomes three operators with several products
 each."""
-
-_FEW = 1000
-"""A result of fewer values than this is likely to have larger ones for other inputs."""
 
 _NEAR = 32
 """A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
@@ -106,7 +104,7 @@ def always(storage: Storage) -> list[Step]:
             continue
         if any(map(_is_softmax, readers)):
             why = "since a softmax tells the largest apart"
-        elif any(user.op == "output" for user in readers) and 0 < _met(stored) < _FEW:
+        elif any(user.op == "output" for user in readers) and 0 < _met(stored) < FEW:
             why = "since other inputs reach further than the few values that calibration met"
         if why:
             reading: Reading = (stored, "others")
