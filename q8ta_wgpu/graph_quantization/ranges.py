@@ -63,14 +63,15 @@ class Spread:
     def reach(self, largest: float) -> float:
         """How far from zero 16 bits should hold values of which calibration met those up to `largest`.
 
-        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them, more by the
-        square of how much farther the largest value is, and _HEAVY at most. Of fewer than FEW values the largest tells
-        less, and the room is twice as large.
+        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them, more by how much
+        farther the largest value is, and _HEAVY at most. Of fewer than FEW values the largest tells less, and the room
+        is half as much again.
         """
         if not 0.0 < self.squares < math.inf:
             return ROOM * largest
-        heavy = largest**2 * self.count / (self.squares * 2 * math.log(max(self.count, 2.0)))
-        return largest * min(max(ROOM, ROOM * heavy * (2 if self.count < FEW else 1)), _HEAVY)
+        normal = math.sqrt(2 * math.log(max(self.count, 2.0)) * self.squares / self.count)
+        room = ROOM * largest / normal * (1.5 if self.count < FEW else 1.0)
+        return largest * min(max(room, ROOM), _HEAVY)
 
 
 class Peaks:
