@@ -92,7 +92,7 @@ class Regions:
         if isinstance(kind, WeightedSum | Arithmetic | Normalization | PRelu):
             for what in kind.fusible if not isinstance(kind, Arithmetic) or self._has_tensors(node) else ():
                 region = _FUSE[what](self, region)
-            if isinstance(kind, WeightedSum) and self.observable is None:
+            if isinstance(kind, WeightedSum):
                 region = _fuse_factor(self, region)
         elif isinstance(kind, Product):
             region = _fuse_factor(self, region)

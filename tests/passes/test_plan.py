@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import Plain, check, conv, data
+from tests.quantizing import Plain, check, conv, data, ops
 
 INT8 = q8.Quantizer(precision="int8")
 """What the plan says, whatever is chosen for need."""
@@ -108,3 +108,26 @@ def test_averages_of_what_a_convolution_gives_read_8_bits() -> None:
     module = Plain(lambda s, x: (y := F.hardswish(s.a(x))) * s.b(y.mean((2, 3), True)).sigmoid(), **forms)
     model = q8.compile(q8.quantize(module.eval(), (data(1, 3, 6, 6),), [data(1, 3, 6, 6)], INT8, progress=False))
     assert model.report().int16 == 0
+
+
+SCALED: dict[str, tuple[Callable[[Any, Tensor], Tensor], list[str]]] = {
+    "behind an activation": (lambda m, x: m.second(F.silu(m.first(x)) * 1.7), ["linear"] * 2),
+    "of low rank": (lambda m, x: m.second(x) + x @ m.down.weight.mT @ m.up.weight.mT * 2.0, ["linear"] * 3),
+    "of an operand of a product": (
+        lambda m, x: (F.silu(m.first(x)) * 0.25) @ m.second(x).mT,
+        ["linear", "linear", "matmul"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("choice", ["int8", "int16"])
+def test_a_factor_behind_a_weighted_sum_is_part_of_its_rounding(name: str, choice: str, vulkan: Device) -> None:
+    """It was a table, and in 16 bits a batch norm, of what had been rounded before."""
+    torch.manual_seed(0)
+    forward, wanted = SCALED[name]
+    low = {"down": nn.Linear(16, 4, bias=False), "up": nn.Linear(4, 16, bias=False)}
+    module = Plain(forward, first=nn.Linear(16, 16), second=nn.Linear(16, 16), **low)
+    model = check(module, [data(2, 8, 16)], vulkan, q8.Quantizer(precision=choice))
+    computed = [name for _, kind, name in (op.partition("ta_") for op in ops(model)) if kind and name != "requantize"]
+    assert sorted(computed) == sorted(wanted)
