@@ -19,7 +19,7 @@ from torch.fx import Node
 from torch.nn import functional as F
 
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_in_steps
-from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, softmax
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, fill_of, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.nodes import constant
@@ -57,27 +57,31 @@ def _needs(
     storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int], signs: int
 ) -> list[dict[Reading, float]]:
     found: list[dict[Reading, float]] = [defaultdict(float) for _ in rounders]
+    fills = {i: fill_of([given[i] for given in calls.floats]) for i in outputs}
     for number, sequence in enumerate(calls.sequences()):
         traced = _Traced(storage, rounders)
         with torch.enable_grad():
             floats = calls.outputs(traced.run.call, sequence)
-            wanted = [given[i] for given in floats for i in outputs if given[i].requires_grad]
+            pairs = [(given[i], fills[i]) for given in floats for i in outputs if given[i].requires_grad]
+            wanted = [value for value, _ in pairs]
             if not wanted:
                 continue
             share = signs * len(calls) * len(wanted) / len(sequence)
             random = torch.Generator().manual_seed(number)
             for left in reversed(range(signs)):
-                given = [_signs(v, random) for v in wanted]
+                given = [_signs(*pair, random) for pair in pairs]
                 for reading, changes in traced.changes(wanted, given, more=left > 0).items():
                     for each, change in zip(found, changes, strict=True):
                         each[reading] += change**2 / share
     return [dict(each) for each in found]
 
 
-def _signs(value: Tensor, random: torch.Generator) -> Tensor:
-    """Random signs, divided by the root of the output's power, so that noise is relative to it."""
+def _signs(value: Tensor, fill: float | None, random: torch.Generator) -> Tensor:
+    """Random signs, divided by the root of the output's power, so that noise is relative to it. What takes the place of
+    masked elements is no signal."""
     signs = torch.randint(0, 2, value.shape, generator=random) * 2.0 - 1.0
-    return signs / value.detach().double().square().sum().sqrt().clamp(min=1e-30).float()
+    signal = value.detach() if fill is None else value.detach()[value != fill]
+    return signs / signal.double().square().sum().sqrt().clamp(min=1e-30).float()
 
 
 class _Traced:
