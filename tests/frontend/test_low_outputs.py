@@ -51,10 +51,11 @@ def test_allowed_logits_are_as_exact_as_without_a_mask(fill: float) -> None:
         compared = q8.compare(module, exported, _item(7))
         assert compared.predicted is not None
         found[number] = decibels(np.concatenate(wanted), np.concatenate(ours)), compared.predicted
-    (plain, _), (masked, predicted) = found[None], found[fill]
+    (plain, foretold), (masked, predicted) = found[None], found[fill]
     assert plain is not None and masked is not None
     assert masked > plain - 3
-    assert abs(predicted - masked) < 3
+    assert abs(predicted - foretold) < 3
+    assert abs(predicted - masked) < 6
 
 
 def test_what_stands_for_masked_elements() -> None:

@@ -243,6 +243,24 @@ def test_slices_of_a_sum_are_not_widened_since_that_costs_little() -> None:
     assert not report.float32, report
 
 
+def test_what_moves_in_less_time_than_a_dispatch_takes_is_stored_in_16_bits() -> None:
+    """Int8 was fine enough for the simulated inputs. On others it left 4 dB less."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        distances = (m.first(x)[:, None] - m.centers.weight).square().sum(-1)
+        found: Tensor = m.head((-distances).exp())
+        return found
+
+    torch.manual_seed(8)
+    centers = nn.Linear(4, 24)
+    first, head = nn.Linear(4, 4), nn.Linear(24, 3)
+    module = Plain(forward, first=first, centers=centers, head=head).eval().requires_grad_(False)
+    centers.weight.normal_()
+    first.weight.normal_(0.0, 0.7)
+    every = [data(16, 4, seed=s) for s in range(16)]
+    assert _beside_the_yardstick(module, every[:8], every[8:]) > 2
+
+
 def test_what_int16_holds_may_reach_three_times_as_far_as_in_calibration() -> None:
     """Squares of inputs that are 1.7 times as large: with room for twice the range they were clipped, to 26 dB."""
     torch.manual_seed(0)

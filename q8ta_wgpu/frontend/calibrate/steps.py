@@ -39,6 +39,9 @@ _ROOT = "aten.sqrt.default"
 NOTHING = 0.01
 """The share of what a network moves and computes whose time nobody notices."""
 
+_LITTLE = 2.0**15
+"""Bytes that move in less time than a dispatch takes to begin. Nobody notices that time either."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -220,14 +223,16 @@ def with_choices(every: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
 
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
     """Of these steps those that were not taken and together cost next to nothing. They are worth that, since other
-    inputs reach further than those of the calibration, and int16 has room for them. Slices of a weighted sum are left
-    out: if one is wider than the others, the sum is computed in float32, in which devices differ in the last bit."""
-    left = NOTHING * traffic(storage)
+    inputs reach further than those of the calibration, and int16 has room for them. Tables are left out, since no input
+    changes their rows. So are slices of a weighted sum: if one is wider than the others, the sum is computed in
+    float32, in which devices differ in the last bit."""
+    left = max(NOTHING * traffic(storage), _LITTLE)
     done, found = {step.reading for step in taken}, list[Step]()
     for step in sorted(steps, key=lambda step: step.cost):
         stored, role = step.reading
         exact = isinstance(stored, Node) or (all(map(_reads_int16, stored.readers(role))) and not _is_slice(stored))
-        if step.width == "int16" and role == "others" and exact and step.reading not in done and step.cost <= left:
+        fits = step.width == "int16" and role == "others" and exact and not step.is_table
+        if fits and step.reading not in done and step.cost <= left:
             found.append(replace(step, why="since that costs next to nothing"))
             left -= step.cost
     return found
