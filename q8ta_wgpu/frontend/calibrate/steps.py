@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch.fx import Node
@@ -18,7 +18,7 @@ from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
 from q8ta_wgpu.frontend.nodes import is_in_attention, is_transform, kind, source_of
 from q8ta_wgpu.graph_quantization.ranges import FEW
-from q8ta_wgpu.ir.int8 import Arithmetic, Moves, Recurrent, Rowwise, WeightedSum
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Recurrent, Rowwise, WeightedSum
 
 _MACS_A_BYTE = 8.0
 """The number of multiply-adds that take as long as moving a byte, as in kernels/product/weighted.py."""
@@ -35,6 +35,8 @@ _DIVIDES = {"aten.div.Tensor": 1, "aten.reciprocal.default": 0, "aten.rsqrt.defa
 """Operators that divide, and the index of the argument by which they divide."""
 
 _ROOT = "aten.sqrt.default"
+
+_EXPONENTIALS = ("aten.exp.default", "aten.exp2.default", "aten.expm1.default")
 
 NOTHING = 0.01
 """The share of what a network moves and computes whose time nobody notices."""
@@ -98,6 +100,8 @@ def always(storage: Storage) -> list[Step]:
       Scores that are larger than all of the calibration would be clipped, and would then have equal shares.
     * Results of which calibration met few values, such as one number for each input. One in some dozens of inputs would
       exceed their range.
+    * What an exponential reads whose results pass 1. An argument that is larger than all of the calibration would be
+      clipped, and the result would be too small by a factor.
     * Divisors that come near zero."""
     found = []
     for stored in storage.stored:
@@ -112,7 +116,30 @@ def always(storage: Storage) -> list[Step]:
         if why:
             reading: Reading = (stored, "others")
             found.append(Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why))
-    return [*found, *_divisors(storage)]
+    return [*found, *_exponents(storage), *_divisors(storage)]
+
+
+def _exponents(storage: Storage) -> list[Step]:
+    """Stores in int16 what exponentials read. With a slice of a weighted sum, its other slices are: if one were wider
+    than the others, the sum would be computed in float32."""
+    large = (stored for stored in storage.stored if float(getattr(stored.observer, "max_val", 0.0)) > 1.0)
+    read = {argument: None for stored in large for argument in _arguments_of_exp(storage, stored)}
+    sums = {made for stored in read for made in _sliced(stored)}
+    read |= {stored: None for stored in storage.stored if not sums.isdisjoint(_sliced(stored))}
+    readings: list[Reading] = [(stored, "others") for stored in read if stored.readers("others")]
+    why = "since an exponential makes larger what calibration did not reach"
+    return [Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why) for reading in readings]
+
+
+def _arguments_of_exp(storage: Storage, stored: Stored) -> Iterator[Stored]:
+    """The int8 values of which this value is an exponential, perhaps with functions before and behind it."""
+    for node in map(stored.value, stored.nodes):
+        found = False
+        while isinstance(kind(node), Elementwise | Arithmetic) and len(node.all_input_nodes) == 1:
+            found = found or str(node.target) in _EXPONENTIALS
+            (node,) = node.all_input_nodes
+        if found and node in storage.values and storage.values[node].width == "int8":
+            yield storage.values[node]
 
 
 def _divisors(storage: Storage) -> list[Step]:
