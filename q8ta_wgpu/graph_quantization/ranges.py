@@ -63,9 +63,9 @@ class Spread:
     def reach(self, largest: float) -> float:
         """How far from zero 16 bits should hold values of which calibration met those up to `largest`.
 
-        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them, more by how much
-        farther the largest value is, and _HEAVY at most. Of fewer than FEW values the largest tells less, and the room
-        is half as much again.
+        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them, more by how
+        much farther the largest value is, and _HEAVY at most. Of fewer than FEW values the largest tells less, and the
+        room is half as much again.
         """
         if not 0.0 < self.squares < math.inf:
             return ROOM * largest
