@@ -211,14 +211,18 @@ def _cells(measure: Measure, found: Mapping[str, Found], others: Sequence[str], 
 
 def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, Found]]:
     """Outputs of the networks by every quantizer, `options.jobs` processes side by side."""
-    if options.jobs == 1:
+    if options.jobs <= 1:
         yield from ({each: _found(name, each, options.sets) for each in QUANTIZERS} for name in names)
         return
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, spawned, torch.set_num_threads, (threads,)) as pool:
+    pool = ProcessPoolExecutor(options.jobs, spawned, torch.set_num_threads, (threads,))
+    try:
         started = [{each: pool.submit(_found, name, each, options.sets) for each in QUANTIZERS} for name in names]
-        yield from ({each: future.result() for each, future in found.items()} for found in started)
+        while started:
+            yield {each: future.result() for each, future in started.pop(0).items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def part_accuracy(options: Options) -> None:

@@ -27,7 +27,7 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
-from q8ta_wgpu.frontend.noise_causes import clipped, noise_to_signal, parts_of
+from q8ta_wgpu.frontend.noise_causes import Cause, clipped, noise_to_signal, parts_of
 from q8ta_wgpu.frontend.notes import PRECISION, SIZES, noted
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
@@ -126,7 +126,8 @@ class _Found(NamedTuple):
         real = self.ours[name] if stored.q is None else _real(self.ours[name], stored.q.zero, stored.q.scale)
         noise = noise_to_signal(exact, real)
         parts = parts_of(exact, self.weighed.get(made.name, exact), noise, stored)
-        cause, snr = max(parts, key=lambda cause: parts[cause]), decibels(noise)
+        cause: Cause = max(parts, key=lambda cause: parts[cause]) if noise else "rounding"
+        snr = decibels(noise)
         lost = max(0.0, min(before, default=decibels(parts["rounding"])) - snr)
         beyond = float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0
         module = ["", *module_paths(self._with_weights(made) if cause == "weights" else made)][-1]
@@ -146,13 +147,20 @@ def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer
     """The rows of a comparison, the largest loss first."""
     layers: dict[str, Layer] = {}
 
-    def row(node: Node, name: str, read: Iterable[str]) -> Layer:
-        before = [layers[source].snr for source in read if source in layers]
-        return found.row(node, graph.types[name], name, _rounded(node), before, len(layers))
+    def row(node: Node, name: str, read: Iterable[Node]) -> Layer:
+        return found.row(node, graph.types[name], name, _rounded(node), list(before(read)), len(layers))
+
+    def before(read: Iterable[Node]) -> Iterator[float]:
+        """The ratios of stored values. One that is only moved has no row: its bytes are those of its source."""
+        for source in read:
+            if source.name in layers:
+                yield layers[source.name].snr
+            else:
+                yield from before(_read(source))
 
     for node in exported.graph.nodes:
         if node.name in found.ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
-            layers[node.name] = row(node, node.name, [name for x in node.all_input_nodes for name in _read(x)])
+            layers[node.name] = row(node, node.name, [source for x in node.all_input_nodes for source in _read(x)])
     states = len(exported.graph_signature.buffers_to_mutate)
     ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
     for node, name in zip(ends, graph.results, strict=True):
@@ -210,6 +218,8 @@ def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
                 f"input {index} is {checks.described([x])}, the program was exported for {wanted_one}: give inputs of "
                 "that size, or quantize with dynamic_batch=True or dynamic_shapes for others"
             )
+        if not torch.isfinite(x).all():
+            raise InputError(f"input {index} holds NaN or infinity, beside which no noise is measured: clean it")
 
 
 def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> list[Values]:
@@ -303,11 +313,11 @@ def _rounded(node: Node) -> Node:
     return node
 
 
-def _read(node: Node) -> Iterator[str]:
-    """The stored values that a value is computed from."""
+def _read(node: Node) -> Iterator[Node]:
+    """The stored values that a value is computed from, by the nodes that quantize them."""
     for source in node.all_input_nodes:
         if _is_quantize(source):
-            yield source.name
+            yield source
         elif source.op == "call_function":
             yield from _read(source)
 

@@ -74,6 +74,13 @@ def test_constants_that_are_nearly_equal_are_no_fault() -> None:
     assert q8.quantize(module, (X,), calibration=[X], progress=False)
 
 
+def test_a_constant_that_int8_loses_is_a_fault() -> None:
+    widths = 100 + torch.linspace(0, 0.3, 5)
+    module = around_conv(lambda s, x: (s.conv(x) @ widths[:, None]) * widths)
+    with pytest.warns(UserWarning, match=r"int8 makes the values of .* constant"):
+        q8.quantize(module, (X,), calibration=[X], progress=False)
+
+
 class Kept(nn.Module):
     """Keeps a value from call to call, which the output of the network may depend on."""
 

@@ -364,3 +364,28 @@ def test_a_stream_that_is_read_in_int8_as_well() -> None:
     program = q8.quantize(module, (x,), [x], progress=False)
     found = q8.compare(module, program, (x,))
     assert min(layer.snr for layer in found.layers) > 20
+
+
+@pytest.mark.parametrize("between", [nn.MaxPool2d(2), nn.ZeroPad2d(1), nn.Upsample(scale_factor=2)])
+def test_what_is_only_moved_loses_nothing_and_hides_nothing(between: nn.Module) -> None:
+    """Behind it `lost` is the distance to what the layer before it has."""
+    torch.manual_seed(0)
+    layers = conv(3, 8), nn.ReLU(), between, conv(8, 8), nn.ReLU()
+    items = [data(2, 3, 8, 8, seed=s) for s in range(4)]
+    module = nn.Sequential(*layers).eval()
+    compared = q8.compare(module, q8.quantize(module, (items[0],), items, progress=False), (items[0],))
+    rows = {layer.name: layer for layer in compared.layers}
+    assert rows["relu_1"].lost == max(0.0, rows["relu"].snr - rows["relu_1"].snr)
+
+
+def test_inputs_of_a_comparison_are_numbers() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 4)).eval(), data(2, 8)
+    program = q8.quantize(module, (x,), [x], progress=False)
+    with pytest.raises(q8.InputError, match="input 0 holds NaN"):
+        q8.compare(module, program, (x / 0 * 0,))
+
+
+def test_what_is_exact_is_not_said_to_be_clipped() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 4)).eval(), data(2, 8).round().clamp(-2, 2)
+    compared = q8.compare(module, q8.quantize(module, (x,), [x], progress=False), (torch.zeros(2, 8),))
+    assert {layer.cause for layer in compared.layers if layer.snr == 120} <= {"rounding"}

@@ -185,7 +185,7 @@ SPREADS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "within bounds": (torch.sigmoid, 2.0, 2.0),
     "squares": (torch.square, 3.0, 4.0),
     "quotients": (lambda x: x / x.roll(1), 4.0, 4.0),
-    "zeros": (torch.zeros_like, 0.0, math.inf),
+    "zeros": (torch.zeros_like, EPS * 32767.5 / 1e-9, EPS * 32767.5 / 1e-9),
     "few squares": (lambda x: x[:2] ** 2, 4.0, 4.0),
     "few far from zero": (lambda x: 290 + x[:2], 2.0, 2.0),
 }

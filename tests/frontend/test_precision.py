@@ -260,6 +260,26 @@ def test_an_exponential_reads_what_is_larger_than_in_calibration() -> None:
     assert _beside_the_yardstick(module, every[:8], every[8:]) > 0
 
 
+EXPONENTIALS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "of a recurrent layer": lambda m, x: m.head(m.layer(x)[0].exp() - 1),
+    "of a slice beside a product": lambda m, x: (
+        m.other(x).chunk(2, -1)[0].exp().sum(-1, keepdim=True)
+        + m.other(x).chunk(2, -1)[1] @ m.other(x).chunk(2, -1)[1].mT
+    ),
+    "that a layer reads": lambda m, x: m.head(m.other(x).exp()[..., :16]),
+}
+
+
+@pytest.mark.parametrize("name", EXPONENTIALS)
+def test_what_an_exponential_reads_makes_nothing_float(name: str) -> None:
+    torch.manual_seed(0)
+    layers = {"layer": nn.GRU(16, 16, batch_first=True), "head": nn.Linear(16, 4), "other": nn.Linear(16, 32)}
+    module = Plain(EXPONENTIALS[name], **layers).eval().requires_grad_(False)
+    report = q8.compile(quantized(module, [data(4, 12, 16, seed=s) for s in range(8)])).report()
+    assert not report.float32, report
+    assert ("exponential" in str(report)) == (name == "of a slice beside a product")
+
+
 def test_what_moves_in_less_time_than_a_dispatch_takes_is_stored_in_16_bits() -> None:
     """Int8 was fine enough for the simulated inputs. On others it left 4 dB less."""
 

@@ -63,16 +63,20 @@ ZEROS = (
 """The warning about a calibration of zeros."""
 
 
+_LAST_BITS = 2.0**-16
+"""Numbers that differ relatively by no more than this are taken for equal: float32 has computed them in a few steps."""
+
+
 def lost_values(prepared: GraphModule) -> str:
     """A warning about values that quantization makes constant, with a remedy; empty if there are none.
 
     These are values that vary in the calibration by less than two steps of the finest scale that represents them.
-    Values that do not vary at all are not included. Nor are constants, whose elements may differ by no more than the
-    last bit of a float.
+    Values that do not vary at all are not included. Nor are those that differ in the last bits of a float, as widths of
+    equal intervals do.
     """
     lost: list[tuple[Node, str]] = []
     for node, observer, low, high in _ranges(prepared):
-        if low.numel() != 1 or not low < high or node.all_input_nodes[0].op == "get_attr":
+        if low.numel() != 1 or not high - low > _LAST_BITS * max(high, -low):
             continue
         whole = max(float(high), 0.0) - min(float(low), 0.0)
         steps = (getattr(observer, "quant_max", None) or 127) - (getattr(observer, "quant_min", None) or 0)

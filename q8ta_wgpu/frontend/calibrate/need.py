@@ -78,8 +78,10 @@ def _needs(
 
 def _signs(value: Tensor, fill: float | None, random: torch.Generator) -> Tensor:
     """Random signs, divided by the root of the output's power, so that noise is relative to it. What takes the place of
-    masked elements is no signal."""
+    masked elements is no signal, and its changes are no noise."""
     signs = torch.randint(0, 2, value.shape, generator=random) * 2.0 - 1.0
+    if fill is not None:
+        signs *= value.detach() != fill
     signal = value.detach() if fill is None else value.detach()[value != fill]
     return signs / signal.double().square().sum().sqrt().clamp(min=1e-30).float()
 

@@ -119,7 +119,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
     def spread(self) -> Spread:
         """That of the values that were met."""
         low, high = float(self.min_val), float(self.max_val)
-        return Spread.of(self._not_zero(low, high), low, high) if low < high else Spread()
+        return Spread.of(self._not_zero(low, high), low, high) if low < high else Spread(1.0, high**2)
 
 
 class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
@@ -141,8 +141,16 @@ class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
         found: Tensor = super().forward(x)
         return found
 
+    def reset_min_max_vals(self) -> None:
+        """Forgets what was met."""
+        super().reset_min_max_vals()
+        self.spread = Spread()
+
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Scale and zero point."""
+        if self.min_val > self.max_val:  # nothing was met, of which torchao warns
+            nothing: tuple[Tensor, Tensor] = super().calculate_qparams()
+            return nothing
         largest = max(-float(self.min_val), float(self.max_val), 0.0)
         end = torch.full_like(self.max_val, self.spread.reach(largest))
         found: tuple[Tensor, Tensor] = self._calculate_qparams(-end, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -110,8 +111,9 @@ def _within_range(target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         case (("aten.gather.default" | "aten.index_select.default"), (Tensor() as x, int(dim), Tensor() as at, *rest)):
             return x, dim, at.clamp(0, x.shape[dim] - 1), *rest
         case "aten.index.Tensor", (Tensor() as x, [*indices]):
-            counts = zip(indices, x.shape, strict=False)
-            return x, [at.clamp(-n, n - 1) if _counts(at) else at for at, n in counts]
+            firsts = itertools.accumulate((_dimensions(at) for at in indices), initial=0)
+            pairs = zip(indices, firsts, strict=False)
+            return x, [at.clamp(-x.shape[i], x.shape[i] - 1) if _counts(at) else at for at, i in pairs]
         case "aten.embedding.default", (Tensor() as table, Tensor() as at, *rest):
             return table, at.clamp(0, len(table) - 1), *rest
         case _:
@@ -121,6 +123,11 @@ def _within_range(target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _counts(at: Any) -> bool:
     """Whether an index is of whole numbers, and no mask or whole dimension."""
     return isinstance(at, Tensor) and at.dtype != torch.bool
+
+
+def _dimensions(at: Any) -> int:
+    """The number of dimensions that an index is for: a mask's own, or one."""
+    return at.dim() if isinstance(at, Tensor) and at.dtype == torch.bool else 1
 
 
 def outputs_and_states(module: GraphModule, results: Any) -> tuple[list[Tensor], list[Tensor]]:

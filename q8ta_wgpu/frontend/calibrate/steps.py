@@ -100,8 +100,8 @@ def always(storage: Storage) -> list[Step]:
       Scores that are larger than all of the calibration would be clipped, and would then have equal shares.
     * Results of which calibration met few values, such as one number for each input. One in some dozens of inputs would
       exceed their range.
-    * What an exponential reads whose results pass 1. An argument that is larger than all of the calibration would be
-      clipped, and the result would be too small by a factor.
+    * What an exponential above 1 reads whose result others than layers read. An argument that is larger than all of the
+      calibration would be clipped, and the result would be too small by a factor.
     * Divisors that come near zero."""
     found = []
     for stored in storage.stored:
@@ -116,19 +116,10 @@ def always(storage: Storage) -> list[Step]:
         if why:
             reading: Reading = (stored, "others")
             found.append(Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why))
-    return [*found, *_exponents(storage), *_divisors(storage)]
-
-
-def _exponents(storage: Storage) -> list[Step]:
-    """Stores in int16 what exponentials read. With a slice of a weighted sum, its other slices are: if one were wider
-    than the others, the sum would be computed in float32."""
-    large = (stored for stored in storage.stored if float(getattr(stored.observer, "max_val", 0.0)) > 1.0)
-    read = {argument: None for stored in large for argument in _arguments_of_exp(storage, stored)}
-    sums = {made for stored in read for made in _sliced(stored)}
-    read |= {stored: None for stored in storage.stored if not sums.isdisjoint(_sliced(stored))}
-    readings: list[Reading] = [(stored, "others") for stored in read if stored.readers("others")]
+    results = (stored for stored in storage.stored if stored.readers("others"))
+    read = (argument for stored in results for argument in _arguments_of_exp(storage, stored))
     why = "since an exponential makes larger what calibration did not reach"
-    return [Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why) for reading in readings]
+    return [*found, *_with_slices(storage, read, why), *_divisors(storage)]
 
 
 def _arguments_of_exp(storage: Storage, stored: Stored) -> Iterator[Stored]:
@@ -138,7 +129,7 @@ def _arguments_of_exp(storage: Storage, stored: Stored) -> Iterator[Stored]:
         while isinstance(kind(node), Elementwise | Arithmetic) and len(node.all_input_nodes) == 1:
             found = found or str(node.target) in _EXPONENTIALS
             (node,) = node.all_input_nodes
-        if found and node in storage.values and storage.values[node].width == "int8":
+        if found and node in storage.values and float(getattr(storage.values[node].observer, "max_val", 0.0)) > 0.0:
             yield storage.values[node]
 
 
@@ -183,10 +174,15 @@ def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
     all readers but layers.
 
     Such errors add up. Besides, such a state changes slowly, so calibration meets few different values of it, and it
-    reaches further in use. Of slices of a weighted sum all are stored so, or none: if one is wider than the others, the
-    sum is computed in float32."""
-    why = "since errors of a state add up from call to call"
-    values = {storage.values[node]: None for node in nodes if node in storage.values}
+    reaches further in use."""
+    read = (storage.values[node] for node in nodes if node in storage.values)
+    return _with_slices(storage, read, "since errors of a state add up from call to call")
+
+
+def _with_slices(storage: Storage, read: Iterable[Stored], why: str) -> list[Step]:
+    """Stores values in int16 for all readers but layers. Of slices of a weighted sum all are stored so, or none: if one
+    is wider than the others, the sum is computed in float32. What recurrent layers give stays as it is."""
+    values = dict.fromkeys(stored for stored in read if not _is_recurrent(stored))
     sums = {made for stored in values for made in _sliced(stored)}
     values |= {stored: None for stored in storage.stored if not sums.isdisjoint(_sliced(stored))}
     roles: tuple[Role, ...] = ("products", "others")
