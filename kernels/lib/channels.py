@@ -44,7 +44,7 @@ def groups(call: Call) -> int:
 
 def types(call: Call) -> tuple[str, ...]:
     """The WGSL types of Words, Ints and Floats in a call."""
-    return WIDE if whole_vectors(call) else NARROW[call.inputs[0].dtype]
+    return WIDE if whole_vectors(call) else NARROW[INT16X4 if call.inputs[0].dtype == INT16X4 else INT8X4]
 
 
 def _items(call: Call) -> int:
