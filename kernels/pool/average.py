@@ -144,10 +144,6 @@ def _turns(call: Call, bits: int) -> int:
     return -(-h * w // (UNROLLED * (WORKGROUP >> bits)))
 
 
-def _image_is_short(call: Call) -> bool:
-    return _is_short(call, dims(call.inputs[0])[2:])
-
-
 def _shares_work(call: Call, target: Target) -> bool:
     """Whether threads share an image. On CPUs that gains nothing, and barriers are slow."""
     return target.shares_memory
@@ -188,7 +184,7 @@ def image_kernel(
         name,
         ("average_image", "channel_lanes"),
         fields,
-        lambda call, target: _image_is_short(call) and supports(call, target),
+        lambda call, target: _is_short(call, dims(call.inputs[0])[2:]) and supports(call, target),
         INT16,
         threads=threads,
         output=output,

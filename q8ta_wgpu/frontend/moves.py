@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from q8ta_wgpu.frontend.nodes import integer, kind, stays_in_float
+from q8ta_wgpu.frontend.nodes import integer, kind, why_in_float
 from q8ta_wgpu.ir.int8 import Moves
 
 _aten = torch.ops.aten
@@ -19,7 +19,7 @@ def moves(node: Node) -> bool:
     """Whether a call only moves the elements of one tensor."""
     int8 = kind(node)
     tensors = [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), torch.SymInt)]
-    return isinstance(int8, Moves) and not int8.fill and len(tensors) == 1 and not stays_in_float(node)
+    return isinstance(int8, Moves) and not int8.fill and len(tensors) == 1 and not why_in_float(node)
 
 
 def indices_along(shape: Sequence[int], axis: int) -> Tensor:

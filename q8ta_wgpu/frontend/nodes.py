@@ -164,7 +164,7 @@ def qdq_dtype(node: Node) -> torch.dtype | None:
     return dtype or torch.float32
 
 
-def stays_in_float(node: Node) -> str:
+def why_in_float(node: Node) -> str:
     """Why a call stays in float32 whatever its operands are; empty if it need not. Quantizes and dequantizes beside it
     do not count."""
     reason: str = "" if is_qdq(node) else noted(node, IN_FLOAT, "")

@@ -296,8 +296,10 @@ class Session:
             return Binding(self._executor, list(resources.values()), written, self.model.graph.uint8)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
-        """Measures the GPU time of every dispatch. On a GPU, half a second of runs or more precedes it,
-        until they do not become faster: clocks rise only under load.
+        """Measures the GPU time of every dispatch.
+
+        On a GPU, half a second of runs or more precedes it, until they do not become faster: clocks rise only under
+        load.
 
         Examples:
             >>> timing = session.time(x, repeats=2)

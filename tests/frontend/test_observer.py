@@ -179,6 +179,17 @@ def test_many_tensors_of_one_item_are_one_item() -> None:
     assert found is not None and found.scale == pytest.approx(2 / 255, rel=1e-5)
 
 
+def test_a_roomy_observer_forgets_all_that_it_met() -> None:
+    found = wide(torch.tensor(math.inf), torch.tensor(-math.inf))
+    found(torch.randn(100) ** 3)
+    found.reset_min_max_vals()
+    x = torch.randn(100)
+    anew = wide(torch.tensor(math.inf), torch.tensor(-math.inf))
+    assert found(x) is x
+    anew(x)
+    assert found.calculate_qparams()[0] == anew.calculate_qparams()[0]
+
+
 SPREADS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "normal numbers": (lambda x: x, 2.0, 2.3),
     "far from zero": (lambda x: 290 + x, 2.0, 2.0),

@@ -22,7 +22,7 @@ INT8 = q8.Quantizer(precision="int8")
 
 def table() -> list[Tensor]:
     """Columns of a table around 290, as physical quantities are."""
-    return [data(64, 16, seed=seed) + 290 for seed in range(4)]
+    return [data(2048, 16, seed=seed) + 290 for seed in range(4)]
 
 
 def _layers(first: nn.Module) -> nn.Module:
@@ -55,7 +55,7 @@ def test_an_input_is_not_rounded_to_8_bits_before_its_mean_is_taken_out(name: st
     with torch.no_grad():
         wanted = module(items[1]).numpy()
     error = q8.Session(model, "reference")(items[1].numpy()) - wanted
-    assert 10 * np.log10(((wanted - wanted.mean(0)) ** 2).mean() / (error**2).mean()) > 30
+    assert 10 * np.log10(((wanted - wanted.mean(0)) ** 2).mean() / (error**2).mean()) > 35
 
 
 def test_what_others_read_too_keeps_8_bits(device: Device) -> None:

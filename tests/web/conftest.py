@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+import q8ta_wgpu as q8
 from q8ta_wgpu.web import web_folder
 from tests.small import small_input
 from tests.web import engines
 from tests.web.engines import Chromium, served
 from tests.web.engines import Node as NodeJS
-from tests.web.exports import LOAD, MODEL, lacking, node_js
+from tests.web.exports import LOAD, MODEL, demo_model, lacking, node_js
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     web_folder.export_web(MODEL, made / "small")
     (made / "small" / "x.bin").write_bytes(small_input().tobytes())
     return made
+
+
+@pytest.fixture(scope="module")
+def model() -> q8.Model:
+    """The network of the demo's pages."""
+    return demo_model()
 
 
 @pytest.fixture

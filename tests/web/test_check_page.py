@@ -16,20 +16,11 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.web import web_folder
 from tests.web.demo_page import Page, few, written
 from tests.web.engines import Chromium
-from tests.web.exports import demo_model
-
-
-@pytest.fixture(scope="module")
-def model() -> q8.Model:
-    return demo_model()
 
 
 @pytest.fixture(scope="module")
 def folder(model: q8.Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(model, tmp_path_factory.mktemp("page"))
-
-
-# --- the page of checks ---
 
 
 def report(page: Page) -> str:

@@ -18,12 +18,7 @@ from demo import photos
 from q8ta_wgpu.ir.graph import Array
 from tests.web.demo_page import SIZE, Page, written
 from tests.web.engines import Chromium
-from tests.web.exports import LOAD, demo_model, equal, network, outputs
-
-
-@pytest.fixture(scope="module")
-def model() -> q8.Model:
-    return demo_model()
+from tests.web.exports import LOAD, equal, network, outputs
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ clipped. With 32 a trained text network lost 5.6 dB and a vision transformer 2.1
 0.7. With 128 no trained network of `bench/suite` lost (docs/experiments.md)."""
 
 VALUES = 2048
-"""The least number of values of a channel. An image or a text has many, a row of a table one: of 128 rows tables of
-physical quantities lost 5 to 13 dB, since one row in a hundred has a larger value in each column."""
+"""The least number of values of a channel among these inputs. An image or a text has many, a row of a table one: of 128
+rows tables of physical quantities lost 5 to 13 dB, since one row in a hundred has a larger value in each column."""
 
 _MOST = 2**29
 """The most bytes of inputs that are held for it."""

@@ -41,7 +41,7 @@ def needs(
     """The noise that the rounding of each value for each role makes in these outputs, relative to their signal, as a
     ratio of powers. It is a mean over the calls, and over so many vectors of random signs for each. Errors of a state
     count in all later calls of a sequence."""
-    (found,) = _needs(storage, [rounder], calls, outputs, signs)
+    (found,) = needs_apart(storage, [rounder], calls, outputs, signs)
     return found
 
 
@@ -50,12 +50,6 @@ def needs_apart(
 ) -> list[dict[Reading, float]]:
     """As `needs`, for each of several rounders, of the values that they round by different steps. All use the same
     gradients, since those of the float network do not depend on the rounding."""
-    return _needs(storage, rounders, calls, outputs, signs)
-
-
-def _needs(
-    storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int], signs: int
-) -> list[dict[Reading, float]]:
     found: list[dict[Reading, float]] = [defaultdict(float) for _ in rounders]
     fills = {i: fill_of([given[i] for given in calls.floats]) for i in outputs}
     for number, sequence in enumerate(calls.sequences()):

@@ -31,7 +31,7 @@ from q8ta_wgpu.frontend.nodes import (
     mark_attention,
     module_paths,
     named_arguments,
-    stays_in_float,
+    why_in_float,
 )
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.arithmetic import GROUPS
@@ -139,13 +139,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Replaces attention by two products and a softmax, recurrent layers by one call for each, and operators
         written as several calls by one. Moves norms before cats, and removes operators without effect."""
-        norms_before_cats(model, self._is_skipped)
+        norms_before_cats(model, self._why_skipped)
         factors_before_cats(model)
         expand_attention(model)
         expand_recurrent(model)
         remove_identities(model)
         float_constants(model)
-        name_operators(model, self._is_skipped)
+        name_operators(model, self._why_skipped)
         model.recompile()
         return model
 
@@ -166,11 +166,11 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         widen_states(model, imported, plan)
         self._write(plan, imported, {node.name: node for node in model.graph.nodes})
         for node in model.graph.nodes:
-            if isinstance(kind(node), Recurrent) and not stays_in_float(node):
+            if isinstance(kind(node), Recurrent) and not why_in_float(node):
                 self._recurrent(node)
             elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
                 self._weight_of(node)
-            elif node.target is torch.ops.aten.embedding.default and not stays_in_float(node):
+            elif node.target is torch.ops.aten.embedding.default and not why_in_float(node):
                 self._table_of(node, model)
         return model
 
@@ -198,7 +198,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def validate(self, model: GraphModule) -> None:
         """Checks nothing: nodes without annotation stay in float and are reported by `compile`."""
 
-    def _is_skipped(self, node: Node) -> str:
+    def _why_skipped(self, node: Node) -> str:
         return _SKIPPED if any(_comes_from(node, path) for path in self._skip) else ""
 
     def _annotation(self, node: Node) -> Any:

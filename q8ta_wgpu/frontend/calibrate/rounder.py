@@ -47,9 +47,8 @@ class Rounder:
     ) -> None:
         self._known, self.whole = known, whole
         self._found: dict[tuple[Stored, Width], tuple[float, int]] = {}
-        self._scales: dict[
-            tuple[Stored, Width], Tensor
-        ] = {}  # a tensor takes as long to make as a small value to round
+        # As tensors: one takes as long to make as a small value to round.
+        self._scales: dict[tuple[Stored, Width], Tensor] = {}
         self._weights = weights
 
     def scale(self, stored: Stored, width: Width) -> tuple[float, int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import OWN, QDQ, kind, named_arguments, stays_in_float
+from q8ta_wgpu.frontend.nodes import OWN, QDQ, kind, named_arguments, why_in_float
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.int8 import Moves, WeightedSum
 
@@ -26,7 +26,7 @@ def _shape(x: Tensor, unit: float) -> Tensor:
 def operands(node: Node) -> tuple[Node, Node] | None:
     """The two operands of a linear or product; None for other calls. Either may be the weight."""
     int8 = kind(node)
-    if not isinstance(int8, WeightedSum) or not int8.reads_rows or stays_in_float(node):
+    if not isinstance(int8, WeightedSum) or not int8.reads_rows or why_in_float(node):
         return None
     arguments = named_arguments(node)
     x = arguments.get("input", arguments.get("mat1", arguments.get("self")))

@@ -30,11 +30,11 @@ from q8ta_wgpu.frontend.nodes import (
 _CAT = torch.ops.aten.cat.default
 
 
-def norms_before_cats(model: GraphModule, stays: Callable[[Node], object]) -> None:
+def norms_before_cats(model: GraphModule, stays: Callable[[Node], str]) -> None:
     """Moves batch norms, with the activations and clamps behind each, before the cats that only they read.
 
     It does so only where a convolution or linear can absorb one, and if no more norms remain than before. Nodes for
-    which `stays` is true are not moved.
+    which `stays` gives a reason to stay in float32 are not moved.
     """
     for cat in model.graph.find_nodes(op="call_function", target=_CAT):
         chain = _chain(cat)

@@ -39,7 +39,7 @@ from q8ta_wgpu.frontend.nodes import (
     kind,
     named_arguments,
     source_of,
-    stays_in_float,
+    why_in_float,
 )
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
@@ -205,7 +205,7 @@ class Walk(GraphBuilder):
             way = "it is not supported for complex numbers: compute with torch.view_as_real's parts"
             known = "what reads it is not supported for complex numbers (a result must be torch.view_as_real of them)"
             return self._refused(node, known if node.target in RULES else way)
-        self.source, self.hint, self.in_float = source_of(node), node.name, stays_in_float(node)
+        self.source, self.hint, self.in_float = source_of(node), node.name, why_in_float(node)
         try:
             return self._operator(node)
         except (RefusedError, GraphError) as problem:
