@@ -135,10 +135,13 @@ def word_count(shape: Shape, layout: Layout) -> int:
 def _split(array: NDArray[Any], packing: Packing) -> NDArray[Any]:
     """Pads to whole blocks and splits every axis into (block index, index in the block): rank 8."""
     blocks = [packing.block(axis) for axis in range(4)]
-    padding = [(0, -d % b) for d, b in zip(array.shape, blocks, strict=True)]
-    padded = np.pad(array, padding) if any(after for _, after in padding) else array  # np.pad copies in any case
-    shape = [n for d, b in zip(padded.shape, blocks, strict=True) for n in (d // b, b)]
-    return padded.reshape(shape)
+    counts = [-(-d // b) for d, b in zip(array.shape, blocks, strict=True)]
+    whole = tuple(n * b for n, b in zip(counts, blocks, strict=True))
+    if whole != array.shape:  # np.pad takes four times as long for an image of bytes
+        padded = np.zeros(whole, array.dtype)
+        padded[tuple(map(slice, array.shape))] = array
+        array = padded
+    return array.reshape([n for pair in zip(counts, blocks, strict=True) for n in pair])
 
 
 def _permutation(packing: Packing) -> list[int]:
@@ -156,7 +159,7 @@ def pack(array: NDArray[Any], layout: Layout) -> NDArray[np.uint32]:
 
 
 def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout, dtype: type[np.generic] = np.int8) -> NDArray[Any]:
-    """The logical array of `shape` in `words`: the inverse of `pack`, without padding."""
+    """The logical array of `shape` in `words`: the inverse of `pack`, without padding. It may be a view of `words`."""
     packing = packing_of(layout)
     n, c, h, w = canonical(shape)
     blocks = [packing.block(axis) for axis in range(4)]
@@ -164,4 +167,4 @@ def unpack(words: NDArray[np.uint32], shape: Shape, layout: Layout, dtype: type[
     order = _permutation(packing)
     data = np.ascontiguousarray(words, "<u4").view(dtype).reshape([split[axis] for axis in order])
     whole = data.transpose(np.argsort(order)).reshape([split[2 * a] * split[2 * a + 1] for a in range(4)])
-    return np.ascontiguousarray(whole[:n, :c, :h, :w]).reshape(shape)
+    return whole[:n, :c, :h, :w].reshape(shape)

@@ -32,16 +32,17 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copies a contiguous array to another one of the same dtype and size.
+    """Copies an array to another one of the same dtype and shape. Both may have any strides.
 
     All threads have ended when it returns or raises, so that the caller may free the memory.
     """
     pieces = min(_THREADS, source.nbytes // _PIECE)
-    if pieces < 2:
+    axis = next((axis for axis, size in enumerate(source.shape) if size >= pieces), None)
+    if pieces < 2 or axis is None:
         np.copyto(target, source)
         return
-    ends = [source.size * i // pieces for i in range(pieces + 1)]
-    slices = [slice(*pair) for pair in itertools.pairwise(ends)]
+    ends = [source.shape[axis] * i // pieces for i in range(pieces + 1)]
+    slices = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
     copies = [_pool().submit(np.copyto, target[piece], source[piece]) for piece in slices]
     try:
         for each in copies:
@@ -51,7 +52,7 @@ def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
 
 
 def copied(source: NDArray[Any]) -> NDArray[Any]:
-    """A new array with the contents of a one-dimensional one."""
-    found = np.empty_like(source)
+    """A new array in row-major order, with the contents of another."""
+    found = np.empty(source.shape, source.dtype)
     copy(source, found)
     return found

@@ -11,6 +11,7 @@ from q8ta_wgpu.errors import InputError, counted, shown
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, RANGES, Array, Graph
 from q8ta_wgpu.ir.layout import Layout, Shape, pack, unpack
 from q8ta_wgpu.program.program import Port
+from q8ta_wgpu.runtime import transfer
 
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
@@ -160,11 +161,8 @@ def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
     ]
 
 
-def from_words(ports: Sequence[Port], found: Sequence[Array]) -> list[Array]:
-    """The arrays in the words read from output ports."""
-    return [
-        unpack(w, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype])
-        if port.dtype in RANGES
-        else w.reshape(port.shape)
-        for w, port in zip(found, ports, strict=True)
-    ]
+def from_words(port: Port, found: Array) -> Array:
+    """A new array with what the words of a port hold."""
+    if port.dtype in RANGES:
+        return transfer.copied(unpack(found, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]))
+    return transfer.copied(found.reshape(port.shape))

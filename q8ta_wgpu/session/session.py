@@ -243,14 +243,12 @@ class Session:
             with self._lock:
                 self._check_open()
                 if self._executor is not None:
-                    return self._executor.submit(words)
+                    return self._executor.submit(words, inputs.from_words)
             values = self._state.run(self.model.graph, arrays)
         # Copies: a value may be a constant, or the caller's own array.
         return Computed([values[name].copy() for name in self.model.graph.results])
 
     def _finish(self, found: Sequence[Array]) -> Any:
-        if self._executor is not None:
-            found = inputs.from_words(self.program.outputs, found)
         return self.model.structure.unflatten(list(found))
 
     def bind(self, *args: Any, outputs: Sequence[Any] | None = None, **kwargs: Any) -> Binding:

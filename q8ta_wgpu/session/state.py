@@ -139,7 +139,8 @@ class SessionState(MutableMapping[str, Array]):
         places = [self._reads.index(name) for name in names]
         with self._executor.states() as states:
             words = states.read(places)
-        return dict(zip(names, inputs.from_words([self._ports[place] for place in places], words), strict=True))
+        ports = [self._ports[place] for place in places]
+        return dict(zip(names, map(inputs.from_words, ports, words), strict=True))
 
     def _write(self, values: Mapping[str, Array]) -> None:
         if self._executor is None:

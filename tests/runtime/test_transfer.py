@@ -27,6 +27,16 @@ def test_copies_are_equal(size: int) -> None:
     np.testing.assert_array_equal(transfer.copied(source), source)
 
 
+@pytest.mark.parametrize("shape", [(), (3, 5), (9, 2, 1024, 300), (1, 2, 1024, 3000), (2, 2, 3, 600_000)])
+def test_copies_of_any_strides(shape: tuple[int, ...]) -> None:
+    """Rows without their padding, and axes in another order, as results lie in mapped memory."""
+    padded = np.random.default_rng(0).integers(0, 255, (*shape[:-1], shape[-1] + 2) if shape else (), dtype=np.uint8)
+    source = padded[..., :-2].swapaxes(-1, -2) if shape else padded
+    found = transfer.copied(source)
+    np.testing.assert_array_equal(found, source)
+    assert found.flags.c_contiguous and not np.shares_memory(found, padded)
+
+
 def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 

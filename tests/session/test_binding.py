@@ -234,5 +234,5 @@ def test_quantized_values_are_no_images(dtype: str, vulkan: Device) -> None:
         binding = session.bind(buffer)
         binding.run()
         found = np.frombuffer(vulkan.read(binding.outputs[0], session.program.outputs[0].size), np.uint32)
-        (array,) = inputs.from_words(session.program.outputs, [found])
+        array = inputs.from_words(session.program.outputs[0], found)
     np.testing.assert_array_equal(array, value.transpose(0, 1, 3, 2))
