@@ -46,7 +46,7 @@ class Structure:
     def _typed(self, y: Any, place: int) -> Any:
         if self.gives_bytes(place, y.dtype == np.int8):
             return as_bytes(y)
-        return y.astype(self.dtypes[place]) if place in self.dtypes else y
+        return y.astype(self.dtypes[place], copy=False) if place in self.dtypes else y
 
     def flatten(self, nested: Any) -> list[Any]:
         """The outputs in order: the inverse of `unflatten`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import DTYPES, RANGES
-from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program
+from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.constants import Shared
@@ -28,32 +28,32 @@ from q8ta_wgpu.runtime.timestamps import FASTER, SLOWEST, SPIN_UP, runs_within, 
 
 Words = NDArray[Any]
 
-Made = Callable[[Port, Words], Words]
-"""Makes a new array of an output's words. They lie in mapped memory, which is valid during the call alone."""
+Reader = Callable[[int, Words], Words]
+"""Makes a new array of an output's number and words. These lie in mapped memory, valid during the call alone."""
 
 _AT_ONCE = 1000.0
 """Microseconds of the runs that are submitted at a time until clocks have risen."""
 
 
-def _copied(port: Port, words: Words) -> Words:
+def _copied(number: int, words: Words) -> Words:
     return transfer.copied(words)
 
 
 class Run:
     """A submitted run. Take its `result` once, or `discard` it."""
 
-    def __init__(self, executor: Executor, staging: Staging, submitted: Any, made: Made) -> None:
+    def __init__(self, executor: Executor, staging: Staging, submitted: Any, read: Reader) -> None:
         self._executor = executor
         self._staging = staging
         self._submitted = submitted
-        self._made = made
+        self._read = read
 
     def result(self) -> list[Words]:
         """Waits for the run and returns what `submit` was to make of each output, in port order.
 
         Other threads may submit and wait meanwhile. Raises DeviceError if the device fails.
         """
-        return self._executor._read(self._staging, self._submitted, self._made)
+        return self._executor._read(self._staging, self._submitted, self._read)
 
     def discard(self) -> None:
         """Gives the run's staging buffer back without reading it. The device still finishes the run."""
@@ -187,13 +187,13 @@ class Executor:
             self.check_open()
             yield self._states
 
-    def run(self, inputs: Sequence[Words], made: Made = _copied) -> list[Words]:
+    def run(self, inputs: Sequence[Words], read: Reader = _copied) -> list[Words]:
         """`submit`, then the run's result."""
-        return self.submit(inputs, made).result()
+        return self.submit(inputs, read).result()
 
-    def submit(self, inputs: Sequence[Words], made: Made = _copied) -> Run:
+    def submit(self, inputs: Sequence[Words], read: Reader = _copied) -> Run:
         """Uploads input words in port order and queues a run. `inputs` may be changed when it returns. The run's result
-        is what `made` makes of each output."""
+        is what `read` makes of each output."""
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self.check_open()
@@ -210,7 +210,7 @@ class Executor:
             except BaseException:
                 self._runs.drop(staging)
                 raise
-        return Run(self, staging, submitted, made)
+        return Run(self, staging, submitted, read)
 
     def _compile_in_sight(self) -> None:
         """Before the first run on a software adapter, runs every dispatch by itself with a progress bar, if one is
@@ -241,14 +241,14 @@ class Executor:
         buffers = [self.buffer(port.buffer) for port in self.program.inputs]
         self._recorder.write(list(zip(buffers, inputs, strict=True)), self._uploads)
 
-    def _read(self, staging: Staging, submitted: Any, made: Made) -> list[Words]:
+    def _read(self, staging: Staging, submitted: Any, read: Reader) -> list[Words]:
         with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
             try:
                 data = self._recorder.read(staging, submitted)
                 outputs = []
-                for port, offset in zip(self.program.outputs, self._offsets, strict=True):
+                for number, (port, offset) in enumerate(zip(self.program.outputs, self._offsets, strict=True)):
                     dtype = np.uint32 if port.dtype in RANGES else DTYPES[port.dtype]
-                    outputs.append(made(port, np.frombuffer(data, dtype, port.size // 4, offset)))
+                    outputs.append(read(number, np.frombuffer(data, dtype, port.size // 4, offset)))
                 self._recorder.unmap(staging)
             except BaseException:
                 self._runs.drop(staging)

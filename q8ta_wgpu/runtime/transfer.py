@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -31,19 +32,24 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="q8ta-copy")
 
 
-def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copies an array to another one of the same dtype and shape. Both may have any strides.
+Operation = Callable[[NDArray[Any], NDArray[Any]], Any]
+"""Writes its first argument from its second, elementwise: np.copyto, for example."""
+
+
+def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.copyto) -> None:
+    """Copies an array to another one of the same dtype and shape by an elementwise operation. Both may have any
+    strides.
 
     All threads have ended when it returns or raises, so that the caller may free the memory.
     """
     pieces = min(_THREADS, source.nbytes // _PIECE)
     axis = next((axis for axis, size in enumerate(source.shape) if size >= pieces), None)
     if pieces < 2 or axis is None:
-        np.copyto(target, source)
+        operation(target, source)
         return
     ends = [source.shape[axis] * i // pieces for i in range(pieces + 1)]
     slices = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
-    copies = [_pool().submit(np.copyto, target[piece], source[piece]) for piece in slices]
+    copies = [_pool().submit(operation, target[piece], source[piece]) for piece in slices]
     try:
         for each in copies:
             each.result()
@@ -51,8 +57,8 @@ def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
         wait(copies)
 
 
-def copied(source: NDArray[Any]) -> NDArray[Any]:
-    """A new array in row-major order, with the contents of another."""
+def copied(source: NDArray[Any], operation: Operation = np.copyto) -> NDArray[Any]:
+    """A new array in row-major order, with what an elementwise operation makes of another one's contents."""
     found = np.empty(source.shape, source.dtype)
-    copy(source, found)
+    copy(source, found, operation)
     return found

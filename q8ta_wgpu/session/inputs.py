@@ -161,8 +161,13 @@ def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
     ]
 
 
-def from_words(port: Port, found: Array) -> Array:
-    """A new array with what the words of a port hold."""
-    if port.dtype in RANGES:
-        return transfer.copied(unpack(found, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]))
-    return transfer.copied(found.reshape(port.shape))
+def from_words(port: Port, found: Array, as_bytes: bool = False) -> Array:
+    """A new array with what the words of a port hold. `as_bytes`: of int8 plus 128, as uint8."""
+    if port.dtype not in RANGES:
+        return transfer.copied(found.reshape(port.shape))
+    stored = unpack(found, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype])
+    return transfer.copied(stored.view(np.uint8), _plus_128) if as_bytes else transfer.copied(stored)
+
+
+def _plus_128(target: Array, source: Array) -> None:
+    np.bitwise_xor(source, 128, out=target)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.graph import INT8X4, Graph
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES
@@ -243,10 +243,16 @@ class Session:
             with self._lock:
                 self._check_open()
                 if self._executor is not None:
-                    return self._executor.submit(words, inputs.from_words)
+                    return self._executor.submit(words, self._output)
             values = self._state.run(self.model.graph, arrays)
         # Copies: a value may be a constant, or the caller's own array.
         return Computed([values[name].copy() for name in self.model.graph.results])
+
+    def _output(self, number: int, words: Array) -> Array:
+        """The array of an output's words."""
+        port = self.program.outputs[number]
+        as_bytes = self.model.structure.gives_bytes(number, port.dtype == INT8X4)
+        return inputs.from_words(port, words, as_bytes)
 
     def _finish(self, found: Sequence[Array]) -> Any:
         return self.model.structure.unflatten(list(found))
