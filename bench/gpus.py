@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from bench.options import Options
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.adapters import titles
 
+if TYPE_CHECKING:
+    from examples.ray_batch import Worker
+
 NETWORKS = ("resnet50_uint8", "demo_uint8")
 """Networks of uint8 images: copies of float32 ones take longer than the GPU."""
 
 BATCH = 32
-BATCHES = {"resnet50_uint8": 384, "demo_uint8": 192}
+BATCHES = {"resnet50_uint8": 768, "demo_uint8": 192}
 """Batches of a run, by network; of others as many as the fewest."""
 
 
@@ -55,33 +58,34 @@ def by_actors(model: q8.Model, devices: Sequence[str], rows: Array, dies: bool =
     first is killed once."""
     from examples import ray_batch
 
-    worker = ray_batch.Worker
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "net.q8ta"
+        path, died = Path(folder) / "net.q8ta", Path(folder) / "died"
         model.save(path)
-        died = Path(folder) / "died"
-        if dies:
-            ray_batch.Worker = _mortal(worker, died, len(rows) // 2)  # type: ignore[misc]
-        try:
-            results, seconds = ray_batch.computed(str(path), rows, devices)
-        finally:
-            ray_batch.Worker = worker  # type: ignore[misc]
+        worker = mortal(ray_batch.Worker, died, len(rows) // 2) if dies else ray_batch.Worker
+        results, seconds = ray_batch.computed(str(path), rows, devices, worker)
         assert died.exists() == dies
     return seconds, results
 
 
-def _mortal(worker: type, died: Path, middle: int) -> Any:
-    """An actor's class whose process ends without a word where the middle of the rows begins, the first time."""
+def mortal(worker: type[Worker], died: Path, middle: int) -> type[Worker]:
+    """An actor's class whose process ends without a word where row `middle` or one behind it comes first. It makes the
+    file `died` before, and does so once. Defined in a function, so that actors need not import this file."""
 
-    class Mortal(worker):  # type: ignore[misc]
-        def run(self, rows: Array, first: int, size: int) -> list[Array]:
+    class Mortal(worker):  # type: ignore[misc, valid-type]
+        def run(self, rows: Array, first: int, last: int, size: int) -> list[Array]:
             if first >= middle and not died.exists():
                 died.touch()
                 os._exit(1)
-            y: list[Array] = super().run(rows, first, size)
+            y: list[Array] = super().run(rows, first, last, size)
             return y
 
     return Mortal
+
+
+def random_rows(shape: tuple[int, ...], dtype: str) -> Array:
+    """Numbers of 0 to 1, or bytes."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, shape, np.uint8) if dtype == "uint8" else rng.random(shape, np.float32)
 
 
 def part_gpus(options: Options) -> None:
@@ -95,8 +99,7 @@ def part_gpus(options: Options) -> None:
         (taken,) = saved.inputs.values()
         model = saved.reshape((BATCH, *taken.shape[1:]))
         shape = (BATCHES.get(name, min(BATCHES.values())) * BATCH, *taken.shape[1:])
-        rows = np.random.default_rng(0).random(shape, np.float32) * (256 if taken.array_dtype == "uint8" else 1)
-        rows = rows.astype(taken.array_dtype)
+        rows = random_rows(shape, str(taken.array_dtype))
         expected = np.empty(0)
         for title, run in (("run_many", in_one_process), ("actors", by_actors)):
             alone = 0.0

@@ -58,7 +58,8 @@ def computed(
     shared = ray.put(filled)
     start = time.perf_counter()
     ends = [(first, min(first + call * size, len(filled))) for first in range(0, len(filled), call * size)]
-    results = list(ActorPool(actors).map(lambda each, part: each.run.remote(shared, *part, size), ends))
+    # Each actor is there twice, so that its next call waits for it while it computes one.
+    results = list(ActorPool(actors * 2).map(lambda each, part: each.run.remote(shared, *part, size), ends))
     seconds = time.perf_counter() - start
     return np.concatenate([batch for batches in results for batch in batches])[: len(rows)], seconds
 

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import q8ta_wgpu as q8
+from bench.gpus import mortal
 from q8ta_wgpu.runtime.device import Device
 from tests.small import small_input, small_model
 
@@ -70,27 +71,14 @@ def test_ray_batch(tmp_path: Path) -> None:
     model = small_model()
 
     rows = np.random.default_rng(0).normal(0, 1, (7, *small_input().shape[1:])).astype(np.float32)
-    third = rows[4, 0, 0, 0]
-
-    class Dies(ray_batch.Worker):
-        """Defined here, so that actors need not import this file."""
-
-        def __init__(self, path: str, device: Any) -> None:
-            super().__init__(path, device)
-            self.died = Path(f"{path}.died")
-
-        def run(self, rows: np.ndarray, first: int, last: int, size: int) -> list[np.ndarray]:
-            if rows[first, 0, 0, 0] == third and not self.died.exists():
-                self.died.touch()
-                os._exit(1)
-            return super().run(rows, first, last, size)
-
+    died = tmp_path / "died"
+    dies = mortal(ray_batch.Worker, died, 4)
     graph = q8.Model(model.graph, type(model.structure)(0))
     graph.graph.outputs.pop()
     graph.save(tmp_path / "net.q8ta")
     device = ["--device", "wgpu-native:vulkan"]
-    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7", "--call", "1", *device, *device], Dies)
-    assert (tmp_path / "net.q8ta.died").exists()
+    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7", "--call", "1", *device, *device], dies)
+    assert died.exists()
     with q8.Session(graph, "reference") as session:
         expected = np.concatenate([session(np.concatenate([rows, rows[:1]])[i : i + 2]) for i in range(0, 8, 2)])[:7]
     np.testing.assert_array_equal(found, expected)
