@@ -28,7 +28,7 @@ from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.noise_causes import Cause, clipped, noise_to_signal, parts_of
-from q8ta_wgpu.frontend.notes import PRECISION, SIZES, noted
+from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
@@ -56,7 +56,7 @@ def compare(
             shapes, of any size that they allow. For several calls a list of such tuples, all of the same sizes.
 
     Returns:
-        A Comparison: a row for every stored int8 value and every output.
+        A Comparison: a row for every stored int8 or int16 value and every output.
 
     Raises:
         InputError: the inputs differ from the example, the module does not run on them, or `exported` is not an
@@ -81,13 +81,14 @@ def compare(
         simulated = _simulated(exported, calls)
         weighed = _simulated(exported, calls, in_float)
     graph, ours = _integer_values(exported, calls)
+    asked = noted(exported.graph_module, ASKED, "")
     _, yardstick, _, predicted = noted(exported.graph_module, PRECISION, (None,) * 4)
     found = [_Found(*values) for values in zip(in_float, simulated, weighed, ours, strict=True)]
-    each = [Comparison(_rows(exported, graph, values)) for values in found]
+    each = [Comparison(_rows(exported, graph, values), precision=asked) for values in found]
     if not several:
-        return Comparison(each[0].layers, predicted, yardstick)
+        return Comparison(each[0].layers, predicted, yardstick, precision=asked)
     rows = _rows(exported, graph, _Found(*map(_joined, zip(*found, strict=True))))
-    return Comparison(rows, predicted, yardstick, tuple(each))
+    return Comparison(rows, predicted, yardstick, tuple(each), asked)
 
 
 Values = dict[str, Array]
@@ -128,10 +129,16 @@ class _Found(NamedTuple):
         parts = parts_of(exact, self.weighed.get(made.name, exact), noise, stored)
         cause: Cause = max(parts, key=lambda cause: parts[cause]) if noise else "rounding"
         snr = decibels(noise)
-        lost = max(0.0, min(before, default=decibels(parts["rounding"])) - snr)
+        if not before:
+            whole = exact if made.op == "placeholder" else exact.reshape(-1)
+            before = [decibels(parts_of(whole, whole, 0.0, stored)["rounding"])]
+        lost = max(0.0, min(before) - snr)
         beyond = float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0
         module = ["", *module_paths(self._with_weights(made) if cause == "weights" else made)][-1]
-        return Layer(made.name, module, source_of(made), simulation, snr, lost, beyond, place, cause=cause)
+        dtype = stored.dtype.removesuffix("x4")
+        return Layer(
+            made.name, module, source_of(made), simulation, snr, lost, beyond, place, cause=cause, stored=dtype
+        )
 
     def _with_weights(self, made: Node) -> Node:
         """The last call before a stored value, or that of its own operator, which reads a rounded weight."""

@@ -23,15 +23,32 @@ _GOOD = 30.0
 """The ratio of outputs in dB from which on finer weights are not advised. The yardstick does not limit them, since its
 weights are rounded as well."""
 
-_ADVICE = {
-    "rounding": "8 bits are too few. {skip} leaves modules in float; name those that read the value, too",
-    "before": "noise of what it reads grows here, as where nearly equal values are subtracted. {skip} leaves modules "
-    "in float; name those that compute what it reads, too",
-    "weights": 'its rounded weights make most of the noise. {skip} leaves modules in float; if weights="int4" was '
-    'asked for, "int8" is finer',
-    "clipping": "clipped. Calibrate with inputs that reach so far, or by another observer",
+_LITTLE = 20.0
+"""dB above a clipped value from which on a layer is not named: it has less than a hundredth of that noise."""
+
+_FOUND = {
+    "rounding": "{bits} bits are too few",
+    "before": "noise of what it reads grows here, as where nearly equal values are subtracted",
+    "weights": "its rounded weights make most of the noise",
+    "clipping": "clipped. Calibrate with inputs that reach so far",
 }
 """What is said of values by the cause of their noise."""
+
+_ALSO = {
+    "rounding": "name those that read the value, too",
+    "before": "name those that compute what it reads, too",
+    "weights": 'if weights="int4" was asked for, "int8" is finer',
+}
+"""What is said of skipped modules, by the causes for which skipping helps."""
+
+_WIDE = 'Quantizer(precision="int16") stores in 16 bits whatever can be'
+
+_WIDER = {
+    "rounding": _WIDE,
+    "before": _WIDE,
+    "clipping": 'If the calibration had such inputs, Quantizer(precision="int16") has a range for them',
+}
+"""What is said of 16 bits, by the causes for which they help."""
 
 _LISTED = 4
 """The most names in a sentence."""
@@ -39,7 +56,7 @@ _LISTED = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """One stored int8 value, or an output of the network.
+    """One stored int8 or int16 value, or an output of the network.
 
     Attributes:
         name: the operator whose result it is, in the exported program.
@@ -47,12 +64,14 @@ class Layer:
             rounded weights, the module that has these.
         source: its position in the user's model.
         simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
-        snr: the same of this library's integer arithmetic.
-        lost: dB by which `snr` is below the worst of the values that the layer reads. For one that reads none, such as
-            an input, dB by which it is below what rounding without clipping leaves.
-        clipped: share of the float values beyond the int8 range; 0 for values that are not stored in int8.
+        snr: the same of this library's integer arithmetic. Both are means over channels (see docs/compare.md).
+        lost: dB by which `snr` is below the worst of the values that the layer reads. For one that reads none, dB by
+            which it is below what rounding without clipping leaves: of an input by channels, of others of all values
+            together.
+        clipped: share of the float values beyond the range of what is stored; 0 for values that are not rounded.
         place: its index in the network's order.
         output: whether it is an output of the network.
+        stored: the dtype in which it is stored: int8, int16, or float32 of an output that is not rounded.
         cause: the largest part of the noise: "clipping" of elements beyond the range, "rounding" of all others to a
             step of the value's own scale, rounded "weights", or "before": noise of the values that the layer reads.
     """
@@ -67,12 +86,13 @@ class Layer:
     place: int
     output: bool = False
     cause: Cause = "rounding"
+    stored: str = "int8"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every stored int8 value of a network and its outputs, the largest loss first. `print` shows the table, and below
-    it what to do.
+    """Every stored int8 and int16 value of a network and its outputs, the largest loss first. `print` shows the table,
+    and below it what to do.
 
     Attributes:
         layers: the rows, as `Layer`.
@@ -81,32 +101,48 @@ class Comparison:
         yardstick: signal to noise in dB, on the same inputs, of a network in which only weights and the inputs of
             weighted sums are rounded.
         calls: for several calls, one after the other, the comparison of each; `layers` are of all together.
+        precision: that of the `Quantizer`; empty of another quantizer.
     """
 
     layers: tuple[Layer, ...]
     predicted: float | None = None
     yardstick: float | None = None
     calls: tuple[Comparison, ...] = ()
+    precision: str = ""
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do: a sentence for each cause of a loss. Empty if little is lost. More bits for activations are not
-        advised if they would not improve the outputs."""
-        found, worst = [], min((x.snr for x in self.layers if x.output), default=0.0)
+        """What to do: a line for each cause of a loss. Empty if little is lost. More bits for activations are not
+        advised if they would not improve the outputs, and no layer is named that has little noise beside clipping."""
+        found, worst = list[str](), min((x.snr for x in self.layers if x.output), default=0.0)
+        every = [x for x in self.layers if x.lost >= LOSS]
+        noticed = min((x.snr for x in every if x.cause == "clipping"), default=math.inf) + _LITTLE
         limit = math.inf if self.yardstick is None else max(self.yardstick - _NEAR, _FAIR)
         limits = {"rounding": limit, "before": limit, "weights": _GOOD, "clipping": math.inf}
         for cause, most in limits.items():
-            lossy = [x for x in self.layers if x.lost >= LOSS and x.cause == cause]
-            if lossy and worst < most:
-                modules = dict.fromkeys(x.module for x in lossy if x.module)
-                skip = f"Quantizer(skip=[{', '.join([*map(repr, modules), '...'])}])"
-                found.append(f"{_listed([x.name for x in lossy])}: {_ADVICE[cause].format(skip=skip)}")
+            lossy = [x for x in every if x.cause == cause and x.snr < noticed]
+            kinds = dict.fromkeys(x.stored if cause in ("rounding", "clipping") else "" for x in lossy)
+            for kind in kinds if worst < most else ():
+                found.append(self._said(cause, [x for x in lossy if kind in ("", x.stored)]))
         return tuple(found)
 
+    def _said(self, cause: str, rows: Sequence[Layer]) -> str:
+        """What to do about rows of one cause."""
+        said = [f"{_listed([x.name for x in rows])}: {_FOUND[cause].format(bits=rows[0].stored.removeprefix('int'))}"]
+        modules = dict.fromkeys(x.module for x in rows if x.module)
+        if cause in _WIDER and self.precision in ("auto", "int8") and any(x.stored == "int8" for x in rows):
+            said.append(_WIDER[cause])
+        if cause in _ALSO and modules:
+            skip = ", ".join([*map(repr, modules), "..."])
+            said.append(f"Quantizer(skip=[{skip}]) leaves modules in float; {_ALSO[cause]}")
+        if cause in _ALSO and (loose := [x.name for x in rows if not x.module]):
+            said.append(f"To skip {_listed(loose)}, which no module has, call it in a module of its own")
+        return ". ".join(said)
+
     def __str__(self) -> str:
-        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  {'noise by':8}  layer"
+        head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  {'stored':7}  {'noise by':8}  layer"
         rows = [
-            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.cause:8}  "
+            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
             + f"{x.name} {x.source}".rstrip()
             + (" (output)" if x.output else "")
             for x in self.layers

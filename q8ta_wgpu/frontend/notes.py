@@ -14,6 +14,9 @@ PRECISION = "q8ta_precision"
 """Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs; a `Precision` of
 calibrate/precision.py as a tuple."""
 
+ASKED = "q8ta_asked"
+"""Of a program: the precision that its `Quantizer` was asked for; none of another quantizer."""
+
 SIZES = "q8ta_dynamic"
 """What follows from sizes of inputs (export/formulas.py). Of a program: its `Dimensions`. Of a call: its operator, and
 the index and the terms of each argument that is a size. Of a parameter: the terms of its shape. Of an input: its

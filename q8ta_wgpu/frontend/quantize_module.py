@@ -32,7 +32,7 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, note
+from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, note
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
@@ -205,6 +205,7 @@ def _quantized(
         update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")
         int8, lost, found = quantized(model, program, asked.own, back, states)
     notes = {
+        ASKED: isinstance(asked.quantizer, Quantizer) and asked.own.precision,
         FIXED: fixed,
         PRECISION: found and astuple(found),
         SIZES: follows and follows.sizes.of_program(int8).plain,

@@ -104,7 +104,10 @@ def test_a_rare_outlier_is_clipping() -> None:
     assert rows["input_1"].lost > 20
     assert rows["relu"].snr < 10
     assert rows["relu"].cause == "before"
-    assert advice == ("input_1: clipped. Calibrate with inputs that reach so far, or by another observer",)
+    assert advice == (
+        "input_1: clipped. Calibrate with inputs that reach so far. If the calibration had such inputs, "
+        'Quantizer(precision="int16") has a range for them',
+    )
 
 
 def test_an_outlier_within_the_range_makes_steps_coarse() -> None:
@@ -114,7 +117,10 @@ def test_an_outlier_within_the_range_makes_steps_coarse() -> None:
     assert rows["relu"].clipped == 0
     assert rows["relu"].cause == "rounding"
     assert rows["relu"].lost > 10
-    assert advice.startswith("relu: 8 bits are too few. Quantizer(skip=['2', ...])")
+    assert advice == (
+        'relu: 8 bits are too few. Quantizer(precision="int16") stores in 16 bits whatever can be. '
+        "Quantizer(skip=['2', ...]) leaves modules in float; name those that read the value, too"
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,6 +137,39 @@ def test_weights_of_4_bits_are_a_cause(weights: str, cause: str, advice: list[st
     rows, found = causes(module, data(16, 64), data(16, 64), weights=weights, fit_weights=False)
     assert rows["relu"].cause == cause
     assert [line[: len(said)] for line, said in zip(found, advice, strict=True)] == advice
+
+
+def test_what_no_module_has_is_not_to_be_skipped() -> None:
+    """A function of the whole network has no path."""
+    torch.manual_seed(0)
+    module = Plain(lambda _, x: nn.functional.gelu(x * torch.tensor([1000.0] + [1.0] * 63)))
+    rows, (advice,) = causes(module, data(16, 64), data(16, 64))
+    assert rows["gelu"].lost > 20  # of all values together little is lost
+    assert "skip=" not in advice
+    assert 'Quantizer(precision="int16") stores in 16 bits whatever can be' in advice
+    assert "To skip gelu, which no module has, call it in a module of its own" in advice
+
+
+def test_what_has_16_bits_is_not_said_to_have_8() -> None:
+    """Nor is it advised to store it in 16. One channel is a million times as large as the others."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 32), Outlier(), Outlier(), nn.ReLU(), nn.Linear(32, 8)).eval()
+    x = data(16, 64)
+    program = q8.quantize(module, (x,), [x], q8.Quantizer(precision="int16"), progress=False)
+    found = q8.compare(module, program, (x,))
+    (relu,) = (layer for layer in found.layers if layer.name == "relu")
+    assert (relu.stored, relu.cause) == ("int16", "rounding")
+    (advice,) = (line for line in found.advice if line.startswith("relu"))
+    assert advice.startswith("relu: 16 bits are too few. Quantizer(skip=['3', ...])")
+    assert "int16" not in advice
+
+
+def test_no_layer_is_named_that_has_little_noise_beside_clipping() -> None:
+    """Beside one clipped input that takes nearly all of the signal."""
+    clipped = Layer("x", "", "", 2.0, 2.0, 38.0, 0.001, 0, cause="clipping")
+    lossy = Layer("mul", "gate", "", 37.0, 37.0, 3.5, 0.0, 1)
+    output = Layer("linear", "head", "", 5.0, 5.0, 0.0, 0.0, 2, output=True, cause="before")
+    assert [line.partition(":")[0] for line in Comparison((clipped, lossy, output), 40.0, 40.0).advice] == ["x"]
 
 
 def test_a_difference_inherits_its_noise() -> None:
