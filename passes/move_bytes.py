@@ -77,10 +77,13 @@ def sink_moves(graph: Graph) -> None:
     """unary(move(x)) becomes move(unary(x)), so that an activation after the view of a linear can be fused into it.
 
     Only where nothing else reads the moved value and x is computed in float. Views that keep the channels also sink
-    below a prelu, and the view of a weighted sum, as of Conv1d, below the add of a quantized value.
+    below a prelu, and the view of a weighted sum, as of Conv1d, below the add of a quantized value. What stays in
+    float32 is left as it is: it is not fused.
     """
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
+        if node.output in graph.in_float:
+            continue
         unary: Node | None = node
         if node.op == "add":
             _swap_add(rewriter, node)
