@@ -274,6 +274,7 @@ class Graph:
         """Gives the value of a node another name."""
         self.types = {new if name == old else name: found for name, found in self.types.items()}
         self.outputs = [new if name == old else name for name in self.outputs]
+        self.in_float = {new if name == old else name: why for name, why in self.in_float.items()}
         for place, node in enumerate(self.nodes):
             if old in (node.output, *node.inputs):
                 inputs = tuple(new if name == old else name for name in node.inputs)

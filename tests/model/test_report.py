@@ -146,6 +146,22 @@ def test_an_island_names_what_is_not_rounded_and_why(
     assert any(cause.endswith("an input is not quantized") for cause in report.reasons)
 
 
+def test_reasons_of_islands_that_only_move_elements_are_saved(tmp_path: Path) -> None:
+    def forward(s: Plain, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = s.get_submodule("middle")(s.get_submodule("before")(x))
+        return s.get_submodule("after")(y), torch.sin(y)
+
+    torch.manual_seed(0)
+    rolled = Plain(lambda _, x: torch.roll(x.permute(0, 1, 3, 2), 1, 2))
+    module = Plain(forward, before=conv(3, 4), middle=rolled, after=conv(4, 3)).eval()
+    program = q8.quantize(module, (X,), [X], q8.Quantizer(skip=["middle", "after"]), progress=False)
+    model = q8.compile(program)
+    model.save(tmp_path / "net.q8ta")
+    text = str(q8.load(tmp_path / "net.q8ta").report())
+    assert "roll: index_select stays in float32: Quantizer(skip=...) names its module" in text
+    assert text == str(model.report())
+
+
 @pytest.mark.parametrize("integers", [False, True])
 def test_results_have_the_names_of_the_users_operators(integers: bool) -> None:
     """Also where they are stored for others, as a residual stream is."""
