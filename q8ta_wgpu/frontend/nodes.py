@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.errors import UnsupportedError, printable
-from q8ta_wgpu.frontend.notes import IN_FLOAT, TRANSFORM, noted
+from q8ta_wgpu.frontend.notes import IN_FLOAT, MADE_OF, TRANSFORM, noted
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, PRelu, Product, WeightedSum
 from q8ta_wgpu.kernels import ATEN
 
@@ -142,6 +142,12 @@ def constant(module: torch.nn.Module, node: Node) -> torch.Tensor:
     """The value of a parameter or buffer."""
     value: torch.Tensor = operator.attrgetter(str(node.target))(module)
     return value
+
+
+def origins(node: Node) -> list[str]:
+    """The names of the parameters and buffers that a constant was computed from; its own if it is one of them."""
+    found: list[str] = noted(node, MADE_OF, [str(node.target)])
+    return found
 
 
 def is_qdq(node: Node) -> bool:

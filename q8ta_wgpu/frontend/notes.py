@@ -25,6 +25,9 @@ dimensions that have many sizes, and the terms of each."""
 IN_FLOAT = "q8ta_kept"
 """Of a call: why it stays in float32 (`Graph.in_float`)."""
 
+MADE_OF = "q8ta_made_of"
+"""Of a constant that was computed: the parameters and buffers that it was computed from."""
+
 TRANSFORM = "q8ta_transform"
 """Of a call: that it replaced another operator, so that its weights are not the network's (`nodes.is_transform`)."""
 

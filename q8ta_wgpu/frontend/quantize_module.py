@@ -198,8 +198,8 @@ def _quantized(
         total = max(count, len(held))
         back = HeldBack(model, asked.example, precision == "int16", total) if precision != "int8" else None
         every = itertools.chain(taken(held), left)
-        names = states.names if states else ()
-        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, shown, "calibrating"), names)
+        buffers = states.buffers if states else {}
+        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, shown, "calibrating"), buffers)
         if states and states.lost:  # of a value that is observed, calibrate says where it was computed
             raise InputError(states.lost)
         update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")

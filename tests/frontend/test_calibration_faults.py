@@ -36,10 +36,10 @@ def test_an_observer_that_takes_nan() -> None:
     graph.output(graph.call_module("seen", (x,)))
     observer = MinMaxObserver(dtype=torch.int8, qscheme=torch.per_tensor_affine)
     prepared = torch.fx.GraphModule({"seen": observer}, graph)
-    faults.check_ranges(prepared)
+    faults.check_ranges(prepared, {})
     prepared(torch.full((2,), float("nan")))
     with pytest.raises(InputError, match=r"the value of x .* is NaN or infinite on the calibration"):
-        faults.check_ranges(prepared)
+        faults.check_ranges(prepared, {})
 
 
 def _scaled(factor: float) -> nn.Module:
@@ -126,3 +126,62 @@ def test_a_state_may_begin_infinite() -> None:
     module = Kept(lambda kept, y: kept + y, False, -torch.inf).eval()
     exported = q8.quantize(module, (X,), [X] * 6, progress=False)
     assert [state.partition(" ")[0] for state in q8.compile(exported).report().states] == ["kept"]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_buffer_that_begins_infinite_and_is_computed_with_is_named(reads: bool) -> None:
+    """Not the input that it becomes. Its module can be skipped."""
+
+    class Lowest(nn.Module):
+        lowest: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("lowest", torch.full((1, 4, 5, 5), torch.inf))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """(1, 4, 5, 5) → the same."""
+            before, self.lowest = self.lowest, torch.minimum(self.lowest, x)
+            return x - before.clamp(max=9.0) if reads else x - self.lowest
+
+    module = nn.Sequential(conv(3, 4), Lowest(), conv(4, 3)).eval()
+    with pytest.raises(InputError, match=r"^buffer 1\.lowest begins with inf: .* Let it begin with a finite number"):
+        q8.quantize(module, (X,), [X] * 3, progress=False)
+    assert q8.quantize(module, (X,), [X] * 3, q8.Quantizer(skip=["1"]), progress=False)
+
+
+def test_a_buffer_may_begin_with_the_largest_float32() -> None:
+    """The range of values in 16 bits has room beyond the largest that was met, but float32 has none."""
+    torch.manual_seed(0)
+    module = Kept(torch.minimum, True, torch.finfo(torch.float32).max).eval()
+    with pytest.warns(UserWarning, match="the outputs are predicted to keep"):
+        program = q8.quantize(module, (X,), [X] * 3, progress=False)
+    assert q8.compile(program).report().states
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (lambda s, x: F.relu(s.conv(x)) + s.wide, r"constant wide holds inf, whatever the inputs are: a range"),
+        (
+            lambda s, x: F.relu(s.conv(x)) * (s.large * s.gain),
+            r"a constant computed from large, gain at .*:\d+ holds inf, whatever the inputs are",
+        ),
+        (
+            lambda s, x: s.conv(x) * s.large * s.gain,
+            r"a constant computed from conv.weight, conv.bias, large, gain holds -?inf",
+        ),
+        (lambda s, x: s.norm(s.conv(x)), r"a constant computed from conv.weight, .*norm.running_var holds (-?inf|nan)"),
+    ],
+)
+def test_constants_that_overflow_are_named(forward: Any, said: str) -> None:
+    """Calibration is not at fault: they are the same on every input."""
+    norm = nn.BatchNorm2d(4, eps=0.0)
+    norm.running_var[1] = 0.0  # type: ignore[index]
+    large, gain = (nn.Parameter(torch.full((4, 1, 1), size)) for size in (3e38, 10.0))
+    module = around_conv(forward, norm=norm)
+    module.large, module.gain = large, gain
+    module.register_buffer("wide", torch.tensor([1.0, torch.inf, 1.0, 1.0]).reshape(4, 1, 1))
+    with pytest.raises(InputError, match=said) as error:
+        q8.quantize(module.eval(), (X,), calibration=[X], progress=False)
+    assert "calibration" not in str(error.value)

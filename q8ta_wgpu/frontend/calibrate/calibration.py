@@ -59,9 +59,9 @@ def calibrate(
     items: Iterable[Tensors],
     back: HeldBack | None,
     update: Callable[[int], None],
-    buffers: Sequence[str] = (),
+    buffers: faults.Buffers,
 ) -> tuple[int, bool]:
-    """Runs a module with observers on every item, those that are held back last. `buffers` are the names of its states.
+    """Runs a module with observers on every item, those that are held back last.
 
     Returns:
         The number of items, and whether all were zeros.
@@ -105,7 +105,8 @@ def quantized(
 ) -> tuple[ExportedProgram, str, Precision | None]:
     """The int8 program of a calibrated module, a warning about values that int8 makes constant, and the precision
     chosen with the items that were held back."""
-    faults.check_ranges(model)
+    buffers = states.buffers if states else {}
+    faults.check_ranges(model, buffers)
     scale_states(model)
     precisions = Precisions(model, back, own.dynamic) if back is not None else None
     if own.fit_weights:
@@ -120,7 +121,6 @@ def quantized(
     fold(int8, quantizing=True)
     if own.dynamic:
         insert_rows(int8)
-    buffers = dict(zip(states.names, states.initial, strict=True)) if states else {}
     return lifted(int8, program, buffers), lost, precision
 
 

@@ -3,7 +3,7 @@ range."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,16 +13,18 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.errors import InputError, one_line
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
+from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.export.sized import Sized
-from q8ta_wgpu.frontend.nodes import module_paths, source_of
+from q8ta_wgpu.frontend.nodes import constant, is_constant, module_paths, origins, source_of
+
+Buffers = Mapping[str, torch.Tensor]
+"""What the states begin with, by the names of the module's buffers."""
 
 
 @contextmanager
-def finite(
-    prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int, buffers: Sequence[str] = ()
-) -> Iterator[None]:
+def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int, buffers: Buffers) -> Iterator[None]:
     """On an error of a block that observes an item, raises InputError that names its cause: the first value that is NaN
-    or infinite, with the buffer that becomes so, or an operator that cannot run. `buffers`: the names of the states."""
+    or infinite, with the buffer that becomes so, or an operator that cannot run."""
     try:
         yield
     except Exception as error:
@@ -32,19 +34,19 @@ def finite(
         if search.found is not None:
             kept = [name for name, x in zip(buffers, states, strict=False) if not x.isfinite().all()]
             also = f", and with it buffer {', '.join(kept)}" if kept else ""
-            raise _not_finite(search.found, f"calibration item {index}{also}") from error
+            raise _not_finite(prepared, search.found, f"calibration item {index}{also}", buffers) from error
         if search.failed is None:
             raise
         where = source_of(search.failed) or search.failed.name
         raise InputError(f"calibration item {index} does not run: {one_line(error)} at {where}") from error
 
 
-def check_ranges(prepared: GraphModule) -> None:
+def check_ranges(prepared: GraphModule, buffers: Buffers) -> None:
     """Raises InputError if an observer saw NaN or an infinity without an error."""
     for node, _, low, high in _ranges(prepared):
         unseen = bool((low > high).all())  # an observer that saw nothing has an empty range
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
-            raise _not_finite(node, "the calibration")
+            raise _not_finite(prepared, node, "the calibration", buffers)
 
 
 def _ranges(prepared: GraphModule) -> Iterator[tuple[Node, Any, torch.Tensor, torch.Tensor]]:
@@ -119,9 +121,33 @@ class _Search(Sized):
         return value
 
 
-def _not_finite(observer: Node, where: str) -> InputError:
+def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buffers) -> InputError:
+    """The error of a value that is NaN or infinite. It names the buffer or the constant where the value is one, since
+    the calibration is not at fault then."""
     node = observer.all_input_nodes[0]
+    way = f"leave what computes with it in float: Quantizer(skip={module_paths(node)[-1:] or ['...']})"
+    if is_constant(node):
+        made_of, place = origins(node), source_of(node)
+        what = f"constant {made_of[0]}" if made_of == [str(node.target)] else "a constant"
+        if what == "a constant" and made_of:
+            what += f" computed from {', '.join(made_of)}"
+        return InputError(
+            f"{what}{f' at {place}' if place else ''} holds {_wrong(constant(prepared, node))}, whatever the inputs "
+            f"are: a range cannot be found for it. Let it be finite, or {way}"
+        )
+    states = [read for read, _ in states_of(prepared)]
+    if node in states:
+        name, initial = list(buffers.items())[states.index(node)]
+        return InputError(
+            f"buffer {name} begins with {_wrong(initial)}: a range cannot be found for it. Let it begin with a finite "
+            f"number near its later values, or {way}"
+        )
     return InputError(
         f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
         "be found for it. Clean the calibration data, or bound the value (torch.clamp)"
     )
+
+
+def _wrong(value: torch.Tensor) -> float:
+    """The first number that is NaN or infinite."""
+    return float(value.detach()[~value.isfinite()][0])

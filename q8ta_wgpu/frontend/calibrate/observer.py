@@ -152,7 +152,7 @@ class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
             nothing: tuple[Tensor, Tensor] = super().calculate_qparams()
             return nothing
         largest = max(-float(self.min_val), float(self.max_val), 0.0)
-        end = torch.full_like(self.max_val, self.spread.reach(largest))
+        end = torch.full_like(self.max_val, min(self.spread.reach(largest), torch.finfo(torch.float32).max))
         found: tuple[Tensor, Tensor] = self._calculate_qparams(-end, end)
         return found
 

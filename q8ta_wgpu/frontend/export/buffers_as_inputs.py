@@ -53,6 +53,11 @@ class States:
         self.functional.__dict__["forward"] = self._forward(len(arguments))
         self.functional.forward.__signature__ = self._signature(arguments)  # type: ignore[attr-defined]
 
+    @property
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """What each state begins with, by its name."""
+        return dict(zip(self.names, self.initial, strict=True))
+
     def _forward(self, count: int) -> Any:
         module, names, forward = self.functional, self.names, self._module.forward
 

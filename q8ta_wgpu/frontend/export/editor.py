@@ -16,7 +16,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, named_arguments
+from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, named_arguments, origins
+from q8ta_wgpu.frontend.notes import MADE_OF, note
 
 
 def call(before: Node, target: Any, *args: Any, like: Node | None = None, value: Any = None, **kwargs: Any) -> Node:
@@ -89,11 +90,16 @@ def tensors_of(model: GraphModule, node: Node) -> dict[str, Tensor]:
     return {name: constant(model, n).detach().double() for name, n in constants.items()}
 
 
-def set_constants(model: GraphModule, node: Node, tensors: Mapping[str, Tensor]) -> None:
-    """Replaces constant arguments of a node; parameters become float32."""
+def set_constants(model: GraphModule, node: Node, tensors: Mapping[str, Tensor], other: Node | None = None) -> None:
+    """Replaces constant arguments of a node by what was computed from them, and from those of another node; parameters
+    become float32."""
     before = node.all_input_nodes
+    read = [*before, *(other.all_input_nodes if other is not None else ())]
+    made_of = list(dict.fromkeys(name for source in read if is_constant(source) for name in origins(source)))
     names, arguments = argument_names(node), named_arguments(node)
-    arguments |= {name: folded(model, node, name, value) for name, value in tensors.items()}
+    for name, value in tensors.items():
+        arguments[name] = folded(model, node, name, value)
+        note(arguments[name], MADE_OF, made_of)
     positional = names[: max(len(node.args), *(names.index(name) + 1 for name in tensors))]
     node.args = tuple(
         arguments.pop(name, None) for name in positional

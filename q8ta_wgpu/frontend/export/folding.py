@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,8 +13,17 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import UnsupportedError, one_line
 from q8ta_wgpu.frontend.export.editor import call, new_constant
-from q8ta_wgpu.frontend.nodes import QDQ, constant, is_float, named_arguments, quantizes, source_of
-from q8ta_wgpu.frontend.notes import SIZES, note, noted
+from q8ta_wgpu.frontend.nodes import (
+    QDQ,
+    constant,
+    is_constant,
+    is_float,
+    named_arguments,
+    origins,
+    quantizes,
+    source_of,
+)
+from q8ta_wgpu.frontend.notes import MADE_OF, SIZES, note, noted
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -78,10 +87,12 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
         if node.op == "get_attr" and isinstance(value := constant(module, node), torch.Tensor)
     }
     values = computed(module.graph, known, quantizing)
+    made_of = _made_of(values)
     for node, value in values.items():
         if node in known or not isinstance(value, torch.Tensor) or all(user in values for user in node.users):
             continue
         folded = new_constant(module, node, f"_folded_{node.name}", value.detach().clone())
+        note(folded, MADE_OF, made_of[node])
         if quantizing:  # it is elementwise, so its shape follows from the same sizes
             for source in node.all_input_nodes:
                 if "shape" in (said := noted(source, SIZES, {})):
@@ -92,6 +103,15 @@ def fold(module: GraphModule, quantizing: bool = False) -> None:
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
+
+
+def _made_of(nodes: Iterable[Node]) -> dict[Node, list[str]]:
+    """The names of the parameters and buffers from which each node is computed. Nodes are in execution order."""
+    found: dict[Node, list[str]] = {}
+    for node in nodes:
+        sources = (name for source in node.all_input_nodes for name in found.get(source, ()))
+        found[node] = origins(node) if is_constant(node) else list(dict.fromkeys(sources))
+    return found
 
 
 _ARITHMETIC = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
@@ -120,6 +140,7 @@ def fold_batches(module: GraphModule) -> None:
     sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
     known = {n: constant(module, n) for n in nodes if n.op == "get_attr"}
     small, large = (computed(module.graph, {**known, **dict.fromkeys(sizes, size)}) for size in (2, 3))
+    made_of = _made_of(small)
     for node, value in small.items():
         if node in known or node in sizes or all(user in small for user in node.users):
             continue
@@ -131,6 +152,7 @@ def fold_batches(module: GraphModule) -> None:
             if is_number:
                 one = one[(slice(1),) * one.dim()]
             folded = new_constant(module, node, f"_folded_{node.name}", one.detach().clone())
+            note(folded, MADE_OF, made_of[node])
             if not (attends or is_number):
                 shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
                 folded = call(node, torch.ops.aten.expand.default, folded, shape, value=node.meta["val"])

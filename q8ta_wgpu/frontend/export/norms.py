@@ -74,7 +74,7 @@ def _fold(model: GraphModule, norm: Node, weighted: Node) -> None:
     own, affine = tensors_of(model, weighted), tensors_of(model, norm)
     factor = affine.get("weight", 1.0) / torch.sqrt(affine["running_var"] + named_arguments(norm)["eps"])
     bias = affine.get("bias", 0.0) + (own.get("bias", 0.0) - affine["running_mean"]) * factor
-    set_constants(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias})
+    set_constants(model, weighted, {"weight": by_output(weighted, own["weight"], factor), "bias": bias}, norm)
     results = [] if isinstance(norm.meta["val"], Tensor) else list(norm.users)
     for node in (*results, norm):  # only the first of a batch norm's results has readers
         node.replace_all_uses_with(norm.all_input_nodes[0])
@@ -115,7 +115,7 @@ def _fold_numbers(model: GraphModule, node: Node) -> None:
     changed = {"weight": by_output(weighted, own["weight"], factor)}
     if "bias" in own or term.any():
         changed["bias"] = own.get("bias", 0.0) * factor + term
-    set_constants(model, weighted, changed)
+    set_constants(model, weighted, changed, node)
     node.replace_all_uses_with(weighted)
     model.graph.erase_node(node)
 
