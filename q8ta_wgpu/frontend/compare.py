@@ -167,7 +167,7 @@ def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer
 
     for node in exported.graph.nodes:
         if node.name in found.ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
-            layers[node.name] = row(node, node.name, [source for x in node.all_input_nodes for source in _read(x)])
+            layers[node.name] = row(node, node.name, _read(_rounded(node)))
     states = len(exported.graph_signature.buffers_to_mutate)
     ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
     for node, name in zip(ends, graph.results, strict=True):

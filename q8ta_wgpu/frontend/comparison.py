@@ -135,7 +135,7 @@ class Comparison:
         if cause in _ALSO and modules:
             skip = ", ".join([*map(repr, modules), "..."])
             said.append(f"Quantizer(skip=[{skip}]) leaves modules in float; {_ALSO[cause]}")
-        if cause in _ALSO and (loose := [x.name for x in rows if not x.module]):
+        if cause in _ALSO and (loose := [x.name for x in rows if x.source and not x.module]):
             said.append(f"To skip {_listed(loose)}, which no module has, call it in a module of its own")
         return ". ".join(said)
 

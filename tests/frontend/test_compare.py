@@ -414,6 +414,26 @@ def test_a_stream_that_is_read_in_int8_as_well() -> None:
     assert min(layer.snr for layer in found.layers) > 20
 
 
+@torch.no_grad()
+def test_rows_of_padding_are_computed_and_compared() -> None:
+    """torch's encoder with nested tensors writes zeros there. An input that is stored twice has no loss of its own."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1)
+    module = Plain(lambda s, x, padding: s.encoder(x, src_key_padding_mask=padding), encoder=encoder).eval()
+    padding = torch.arange(12) >= torch.tensor([[9], [12]])
+    items = [(data(2, 12, 32, seed=s), padding) for s in range(4)]
+    program = q8.quantize(module, items[0], items, progress=False)
+    found = torch.from_numpy(q8.Session(q8.compile(program), "reference")(*(x.numpy() for x in items[0])))
+    exact = module(*items[0])
+    assert not exact[padding].any() and found[padding].abs().min(1).values.all()
+    assert (found - exact)[~padding].square().mean() < 1e-3 * exact[~padding].square().mean()
+    layers = q8.compare(module, program, items[0]).layers
+    assert min(layer.snr for layer in layers if layer.output) > 30
+    assert {layer.stored for layer in layers if layer.place < 2} == {"int8", "int16"}
+    assert max(layer.lost for layer in layers if layer.place < 2) < 0.1
+
+
 @pytest.mark.parametrize("between", [nn.MaxPool2d(2), nn.ZeroPad2d(1), nn.Upsample(scale_factor=2)])
 def test_what_is_only_moved_loses_nothing_and_hides_nothing(between: nn.Module) -> None:
     """Behind it `lost` is the distance to what the layer before it has."""
