@@ -156,3 +156,23 @@ def test_an_index_that_rounding_moves_out_of_range_is_clamped() -> None:
     wanted, x = module(every[9]).detach().numpy(), every[9].numpy()
     ratio = decibels(wanted, q8.Session(model, "reference")(x))
     assert ratio is None or ratio > 20
+
+
+@torch.no_grad()
+def test_indices_of_several_dimensions_are_clamped_each_to_its_own() -> None:
+    """The largest score gives the last row in float. Rounding makes it larger, and gives a row behind it."""
+
+    def places(m: Any, x: Tensor, rows: int) -> Tensor:
+        found: Tensor = rows * m.score(x)[..., 0] / m.largest - 1e-3
+        return found.floor().long().clamp(min=0)
+
+    def looked_up(m: Any, x: Tensor) -> Tensor:
+        found: Tensor = m.head(m.table[:, places(m, x, 3), places(m, x, 5)].permute(1, 2, 0))
+        return found
+
+    torch.manual_seed(2)
+    module: Any = Plain(looked_up, score=nn.Linear(8, 1), head=nn.Linear(4, 3)).eval()
+    x = data(8, 16, 8)
+    module.register_buffer("table", torch.randn(4, 3, 5))
+    module.largest = float(module.score(x).max())
+    assert quantized(module, [x] * 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -111,23 +110,12 @@ def _within_range(target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         case (("aten.gather.default" | "aten.index_select.default"), (Tensor() as x, int(dim), Tensor() as at, *rest)):
             return x, dim, at.clamp(0, x.shape[dim] - 1), *rest
         case "aten.index.Tensor", (Tensor() as x, [*indices]):
-            firsts = itertools.accumulate((_dimensions(at) for at in indices), initial=0)
-            pairs = zip(indices, firsts, strict=False)
-            return x, [at.clamp(-x.shape[i], x.shape[i] - 1) if _counts(at) else at for at, i in pairs]
+            pairs = zip(indices, x.shape, strict=False)  # masks were refused: how much they give depends on the data
+            return x, [at if at is None else at.clamp(-rows, rows - 1) for at, rows in pairs]
         case "aten.embedding.default", (Tensor() as table, Tensor() as at, *rest):
             return table, at.clamp(0, len(table) - 1), *rest
         case _:
             return args
-
-
-def _counts(at: Any) -> bool:
-    """Whether an index is of whole numbers, and no mask or whole dimension."""
-    return isinstance(at, Tensor) and at.dtype != torch.bool
-
-
-def _dimensions(at: Any) -> int:
-    """The number of dimensions that an index is for: a mask's own, or one."""
-    return at.dim() if isinstance(at, Tensor) and at.dtype == torch.bool else 1
 
 
 def outputs_and_states(module: GraphModule, results: Any) -> tuple[list[Tensor], list[Tensor]]:
