@@ -51,7 +51,8 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
     names = {kernel.name for op in OPS.values() for kernel in op.kernels}
     if name not in names:
         near = difflib.get_close_matches(name, sorted(names), n=5, cutoff=0.5)
-        raise InputError(f"no kernel is called {name!r}; near it: {', '.join(near) or 'none'}")
+        way = f"near it: {', '.join(near)}" if near else "kernels have names such as relu or q8ta_conv2d.pw_32x64"
+        raise InputError(f"no kernel is called {name!r}; {way}")
     own = name.split(".")[0].removeprefix("q8ta_").removeprefix("q16ta_")
     for op in sorted(OPS.values(), key=lambda op: not own.startswith(op.name)):
         for case in op.cases if op.kernels else ():

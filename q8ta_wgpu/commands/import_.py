@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from q8ta_wgpu.commands import output
 from q8ta_wgpu.errors import InputError, printable
 from q8ta_wgpu.onnx_import.from_onnx import from_onnx
 
 
 def import_(options: argparse.Namespace) -> None:
     """`import NET.onnx -o NET.q8ta`: reads, saves and reports on a network."""
+    made = output.target(options.output, "-o", (".q8ta",))
     model = from_onnx(options.file, _sizes(options.size))
-    model.save(options.output)
-    print(f"{printable(str(options.output))}: {model.report()}")
+    model.save(made)
+    print(f"{printable(str(made))}: {model.report()}")
 
 
 def _sizes(given: Sequence[str]) -> dict[str, int | tuple[int, ...]]:

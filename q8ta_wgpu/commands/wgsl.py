@@ -23,7 +23,7 @@ def wgsl(options: argparse.Namespace) -> None:
     match options.what:
         case [file, value]:
             print(_of_value(file, value, target_of(options.device) or BASELINE))
-        case [file] if Path(file).is_file():
+        case [file] if Path(file).is_file() or Path(file).suffix in (".q8ta", ".onnx"):
             _of_value(file, None, target_of(options.device) or BASELINE)
         case [kernel]:
             print(_of_kernel(kernel, target_of(options.device)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
@@ -189,10 +191,12 @@ def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
         sizes = [d if isinstance(d, int) else batches.get(str(d)) for d in like.shape]
         if not is_like(value, like.dtype, sizes):
             found = described([value]) if isinstance(value, torch.Tensor) else shown(value)
+            if isinstance(value, np.ndarray):
+                found = f"a numpy array {described([value])}: write torch.from_numpy(x)"
             raise InputError(f"argument {position} must be {like.dtype} {listed(sizes)}, found {found}")
         batches.update({str(d): n for d, n in zip(like.shape, value.shape, strict=True) if not isinstance(d, int)})
 
 
-def described(tensors: Iterable[torch.Tensor]) -> str:
+def described(tensors: Iterable[torch.Tensor | NDArray[Any]]) -> str:
     """Dtypes and shapes as text."""
     return ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in tensors) or "of which there are none"

@@ -67,10 +67,18 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
         update(0, 2, "reading the program")
         graph, structure = import_program(program)
         if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):
-            without = "the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)"
-            graph.notes.append(without)
+            graph.notes.append(_without_int8(program))
         update(1, 2, "fusing its operators")
         return Model(at_all_sizes(program, graph, lambda each: _runnable(each, int8_outputs)), structure)
+
+
+def _without_int8(program: Any) -> str:
+    """Why a program has no quantize or dequantize, for the report."""
+    from q8ta_wgpu.frontend.notes import ASKED, noted
+
+    if noted(getattr(program, "graph_module", program), ASKED):
+        return "nothing of this network is rounded: it only moves elements, or all of it was left in float32"
+    return "the program holds no quantize or dequantize: quantize it first (q8ta_wgpu.quantize)"
 
 
 def _runnable(graph: Graph, int8_outputs: bool) -> Graph:

@@ -378,6 +378,7 @@ class Session:
         )
 
     def __enter__(self) -> Session:
+        self._check_open()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -129,6 +129,7 @@ class TiledSession:
         self.session.close()
 
     def __enter__(self) -> TiledSession:
+        self.session.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -275,3 +275,12 @@ def test_an_onnx_file_is_imported_and_taken_as_it_is(capsys: Captured) -> None:
     assert "q8ta_conv2d" in capsys.readouterr().out
     assert "batch=1" in fails(capsys, "import", "net.onnx", "-o", "made.q8ta", "--size", "batch")
     assert "cannot read" in fails(capsys, "import", "none.onnx", "-o", "made.q8ta")
+    assert "-o must end in .q8ta, found made.txt" in fails(capsys, "import", "net.onnx", "-o", "made.txt")
+    assert not Path("made.txt").exists()
+
+
+def test_names_that_no_kernel_has(capsys: Captured) -> None:
+    """What is like none of them is told what names look like, and a file that is missing is told to be."""
+    assert "near it: conv2d" in fails(capsys, "wgsl", "conv")
+    assert "'xyzzy'; kernels have names such as relu" in fails(capsys, "wgsl", "xyzzy")
+    assert "none.q8ta is not a file" in fails(capsys, "wgsl", "none.q8ta")

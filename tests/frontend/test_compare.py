@@ -457,3 +457,12 @@ def test_what_is_exact_is_not_said_to_be_clipped() -> None:
     module, x = nn.Sequential(nn.Linear(8, 4)).eval(), data(2, 8).round().clamp(-2, 2)
     compared = q8.compare(module, q8.quantize(module, (x,), [x], progress=False), (torch.zeros(2, 8),))
     assert {layer.cause for layer in compared.layers if layer.snr == 120} <= {"rounding"}
+
+
+def test_modules_that_compute_nothing_are_told_apart() -> None:
+    """They cannot be skipped. A network of nothing else was quantized, though nothing of it is rounded."""
+    module, x = nn.Sequential(nn.Identity(), conv(3, 4)).eval(), data(1, 3, 5, 5)
+    with pytest.raises(q8.InputError, match=r"nearest to it: '1' .*Identity and Dropout compute nothing"):
+        q8.quantize(module, (x,), [x], q8.Quantizer(skip=["0"]), progress=False)
+    program = q8.quantize(module[0], (x,), [x], progress=False)
+    assert "nothing of this network is rounded" in str(q8.compile(program).report())

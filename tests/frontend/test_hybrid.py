@@ -155,8 +155,12 @@ def test_doubles_stay_in_torch(program: torch.export.ExportedProgram, vulkan: De
         for wrong in (words(2)[:, :4], words(2).float(), "words"):
             with pytest.raises(q8.InputError, match=r"argument 0 must be torch.int64 \(.*, 5\), found"):
                 made(wrong)
-        with pytest.raises(q8.InputError, match="was exported for arguments"):
-            made(words(2), words(2))
+        with pytest.raises(q8.InputError, match=r"found a numpy array int64 \(2, 5\): write torch.from_numpy\(x\)$"):
+            made(words(2).numpy())
+        with pytest.raises(q8.InputError, match=r"for arguments \(Tensor\), found \(Tensor, also=\['int', 'str'\]\)$"):
+            made(words(2), also=[1, "two"])
+    with pytest.raises(q8.InputError, match="closed"), made:
+        pass
 
 
 def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgram) -> None:

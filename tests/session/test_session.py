@@ -249,6 +249,8 @@ def test_use_after_close(where: str) -> None:
         opened(small_input())
     with pytest.raises(InputError, match="this session was closed"):
         opened.time(small_input())
+    with pytest.raises(InputError, match="this session was closed"), opened:
+        pass
 
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])

@@ -116,6 +116,8 @@ def test_a_closed_session() -> None:
     tiled.close()
     with pytest.raises(q8.InputError, match="closed"):
         tiled(np.zeros((1, 1, 24, 24), np.float32))
+    with pytest.raises(q8.InputError, match="closed"), tiled:
+        pass
 
 
 def test_an_image_that_fits_is_one_window(vulkan: Device) -> None:

@@ -267,5 +267,5 @@ def _no_module(path: str, model: GraphModule) -> str:
     near = f"nearest to it: {', '.join(map(repr, nearest(path, known)))}" if known else "no module has a path"
     return (
         f"skip names {shown(path)}, but no operator comes from a module of that path: {near} (a batch norm right "
-        "behind a convolution or linear is part of that one: name it instead)"
+        "behind a convolution or linear is part of that one: name it instead; Identity and Dropout compute nothing)"
     )

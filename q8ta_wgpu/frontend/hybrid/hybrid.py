@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, shown
+from q8ta_wgpu.errors import MAX_SHOWN, InputError, UnsupportedError, shown
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.plain import plain
@@ -114,7 +114,8 @@ class Hybrid(torch.nn.Module):
         """Runs the program. Raises InputError where arguments are unlike those it was exported with."""
         leaves, structure = pytree.tree_flatten((args, kwargs))
         if structure != self._structure:
-            raise InputError(f"the module was exported for arguments {self._structure}, found {structure}")
+            wanted = _listed(self._leaves, self._structure)
+            raise InputError(f"the module was exported for arguments {wanted}, found {_listed(leaves, structure)}")
         checks.check_arguments(leaves, self._leaves)
         with torch.no_grad():
             return self.program(*args, **kwargs)
@@ -132,10 +133,20 @@ class Hybrid(torch.nn.Module):
             piece.session.close()
 
     def __enter__(self) -> Hybrid:
+        for piece in self.pieces:
+            piece.session.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _listed(leaves: Sequence[Any], structure: pytree.TreeSpec) -> str:
+    """The arguments of a call by their types, such as `(Tensor, mask=Tensor)`."""
+    kinds = ["Tensor" if isinstance(leaf, torch.Tensor) else type(leaf).__name__ for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(kinds, structure)
+    listed = ", ".join([*map(str, args), *(f"{name}={kind}" for name, kind in kwargs.items())])
+    return f"({listed if len(listed) <= MAX_SHOWN else listed[:MAX_SHOWN] + '…'})"
 
 
 def hybrid(program: Any, device: Any = None) -> Hybrid:
