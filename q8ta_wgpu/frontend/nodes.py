@@ -70,7 +70,7 @@ def multiplies(node: Node) -> bool:
     return products and not any(is_constant(n) for n in operands)
 
 
-_TRANSFORMS = ("_fft_", "unfold_backward", "col2im", "index_add", "index_put", "scatter_add", "upsample_", "_upsample_")
+_TRANSFORMS = ("_fft_", "unfold_backward", "col2im", "index_add", "index_put", "scatter_", "upsample_", "_upsample_")
 """Prefixes of operators that frontend/export replaces by weighted sums with constant weights that are not the
 network's: Fourier transforms, and sums of windows or rows, and resizing."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.runtime.device import Device
 from tests.importing import Wrapped, flat, imported
 from tests.quantizing import Plain, data
 
@@ -85,6 +86,14 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2)),
         torch.zeros_like(x, dtype=torch.int64).scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2).argsort(2) + 7),
         torch.arange(7).index_add(0, x[0, 0].argsort(0)[:, 0], x[0, 0].argsort(0)[:, 1]),
+    ),
+    "extremes by place": lambda x: (
+        x.scatter_reduce(2, x.argsort(2)[:, :, :3] // 2, x.flip(2), "amax"),
+        x.scatter_reduce(1, x.argsort(1) // 2, x.flip(1) * 2, "amin"),
+        torch.zeros_like(x).scatter_reduce(-1, x.argsort(-1)[..., :2], x - 5, "amax", include_self=False),
+        torch.full_like(x, -torch.inf).scatter_reduce(2, x.argsort(2), x.flip(2), "amax"),
+        x.scatter_reduce(2, x.argsort(2), x.flip(2), "sum"),
+        torch.arange(7).scatter_reduce(0, x[0, 0].argsort(0)[:, 0], x[0, 0].argsort(0)[:, 1] + 3, "amax"),
     ),
     "volumes": lambda x: (
         F.adaptive_avg_pool3d(x, (2, 3, 4)),
@@ -239,6 +248,27 @@ def test_a_program_of_nothing_but_sums_by_place() -> None:
     x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     model = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
     np.testing.assert_allclose(q8.Session(model, "reference")(x), module(x), atol=0.1)
+
+
+def test_the_largest_of_those_that_are_written_to_a_place_in_int8(vulkan: Device) -> None:
+    """As the attention of a graph has it, by edges to 6 nodes, of which one is met by none."""
+    targets = torch.tensor([0, 1, 1, 3, 4, 5, 5, 5, 0])
+
+    def attention(m: Any, x: Tensor) -> Tensor:
+        scores = m.scores(x).repeat(1, 2)[:, :9]
+        most = m.first(x).scatter_reduce(1, targets.expand(scores.shape), scores, "amax")
+        found: Tensor = m.last(most)
+        return found
+
+    torch.manual_seed(0)
+    layers = {name: torch.nn.Linear(8, count) for name, count in (("scores", 8), ("first", 6))}
+    module = Plain(attention, **layers, last=torch.nn.Linear(6, 3)).eval()
+    batches = [data(16, 8, seed=s) for s in range(8)]
+    model = q8.compile(q8.quantize(module, (batches[0],), batches, progress=False))
+    assert model.report().exact
+    found, wanted = q8.Session(model, "reference")(batches[0]), module(batches[0]).detach().numpy()
+    assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(batches[0]), found)
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])

@@ -195,8 +195,30 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     return sums if sums is NotImplemented else x + sums.movedim(-1, dim)
 
 
+_EXTREMES = {"amax": (torch.amax, torch.amin, torch.maximum), "amin": (torch.amin, torch.amax, torch.minimum)}
+"""Of each way to reduce: the extreme that is found, the other extreme, and the extreme of two tensors."""
+
+
+def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Any:
+    """The largest or the smallest of the elements that are written to one index. In the place of those that are written
+    to others stands one that is never chosen before them."""
+    if reduce == "sum" and include_self:
+        return _scatter_add(x, dim, index, src)
+    beside = [d for d in range(x.dim()) if d != dim % x.dim()]
+    if reduce not in _EXTREMES or any(index.shape[d] != x.shape[d] for d in beside):
+        return NotImplemented
+    if index.numel() * x.shape[dim] > MOST_COMPARED:
+        return NotImplemented
+    extreme, other, of_two = _EXTREMES[reduce]
+    src = src[tuple(slice(n) for n in index.shape)].movedim(dim, -1)
+    same = index.movedim(dim, -1).unsqueeze(-1) == torch.arange(x.shape[dim])
+    written = torch.where(same, src.unsqueeze(-1), other(src, -1, keepdim=True).unsqueeze(-1))
+    found = torch.where(same.any(-2), extreme(written, -2), x.movedim(dim, -1)).movedim(-1, dim)
+    return of_two(x, found) if include_self else found
+
+
 MOST_COMPARED = 1 << 24
-"""The most pairs of indices that an index_add may compare."""
+"""The most pairs of indices that an index_add or a scatter_reduce may compare."""
 
 _OURS = {
     **ARITHMETIC,
@@ -207,6 +229,7 @@ _OURS = {
     torch.ops.aten.index_add.default: _index_add,
     torch.ops.aten.index_put.default: _index_put,
     torch.ops.aten.scatter_add.default: _scatter_add,
+    torch.ops.aten.scatter_reduce.two: _scatter_reduce,
     torch.ops.aten.scatter.value: _scatter,
     torch.ops.aten.scatter.src: _scatter,
     torch.ops.aten.full_like.default: _full_like,
