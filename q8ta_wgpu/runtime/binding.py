@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from types import NoneType
 from typing import Any
 
 import wgpu
 
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.ir.graph import FLOAT32
 from q8ta_wgpu.program import textures
 from q8ta_wgpu.program.program import Port
@@ -25,16 +26,29 @@ class Binding:
     Args:
         executor: runs the program.
         inputs: a buffer or texture for each input.
-        outputs: a buffer or texture for each output; None makes a buffer.
+        outputs: a buffer or texture for each output; None makes a buffer, or a buffer for each.
         uint8: names of the inputs that are images of uint8.
+
+    Raises:
+        InputError: a resource does not fit, or there are more or fewer than outputs.
+        DeviceError: the device refuses.
 
     Attributes:
         outputs: the resources that the outputs are written to, in order.
     """
 
     def __init__(
-        self, executor: Executor, inputs: Sequence[Any], outputs: Sequence[Any | None], uint8: Collection[str] = ()
+        self,
+        executor: Executor,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any | None] | None,
+        uint8: Collection[str] = (),
     ) -> None:
+        ports = executor.program.outputs
+        if not isinstance(outputs, (Sequence, NoneType)):
+            raise InputError(f"outputs must be a list of buffers and textures, found {type(outputs).__name__}")
+        if outputs is not None and len(outputs) != len(ports):
+            raise InputError(f"the model has {counted(len(ports), 'output')}, found {len(outputs)} to write them to")
         self._executor = executor
         self._device = executor.device
         self._before: list[Step] = []
@@ -45,7 +59,7 @@ class Binding:
         with self._device.lock, wgpu_errors(f"{self._device.name} could not bind the program"):
             for port, resource in zip(executor.program.inputs, inputs, strict=True):
                 self._bind_input(port, resource, port.name in uint8)
-            for port, resource in zip(executor.program.outputs, outputs, strict=True):
+            for port, resource in zip(ports, outputs or [None] * len(ports), strict=True):
                 if resource is None:
                     resource = self._device.wgpu.create_buffer(size=port.size, usage=STORAGE)
                 self.outputs.append(resource)

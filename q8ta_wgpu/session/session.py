@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, InputError, check_switch, counted, is_integer, shown
+from q8ta_wgpu.errors import DeviceError, InputError, check_switch, shown
 from q8ta_wgpu.ir.graph import INT8X4, Graph
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.model.row_indices import RowIndices
@@ -23,7 +22,7 @@ from q8ta_wgpu.session.by_shape import ByShape
 from q8ta_wgpu.session.opened import Opened, Opening
 from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending, run_many
-from q8ta_wgpu.session.timing import Timing, rates
+from q8ta_wgpu.session.timing import Timing, check_counts, measured, rates
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from q8ta_wgpu.tuning.tuning_report import Tuning
 
 Array = NDArray[Any]
-
-MAX_REPEATS = 100_000
-"""Limit of runs in `Session.time`: they take hours on the fastest GPU, and their times still fit into memory."""
 
 
 class Session:
@@ -291,13 +287,7 @@ class Session:
             self._check_open()
             if self._executor is None:
                 raise InputError("the reference has no device: buffers and textures need a session on an adapter")
-            wanted = len(self.program.outputs)
-            if not isinstance(outputs, (Sequence, NoneType)):
-                raise InputError(f"outputs must be a list of buffers and textures, found {type(outputs).__name__}")
-            if outputs is not None and len(outputs) != wanted:
-                raise InputError(f"the model has {counted(wanted, 'output')}, found {len(outputs)} to write them to")
-            written = list(outputs) if outputs else [None] * wanted
-            return Binding(self._executor, list(resources.values()), written, self.model.graph.uint8)
+            return Binding(self._executor, list(resources.values()), outputs, self.model.graph.uint8)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """Measures the GPU time of every dispatch.
@@ -323,27 +313,20 @@ class Session:
             DeviceError: the device has no timestamp queries.
             InputError: as a call does.
         """
-        if not (_is_count(repeats, 1) and _is_count(warmup, 0)):
-            raise InputError(
-                f"repeats must be an integer of at least 1 and warmup one of at least 0, both at most {MAX_REPEATS}, "
-                f"found {shown(repeats)} and {shown(warmup)}"
-            )
+        check_counts(repeats, warmup)
         with self._fitting(args, kwargs) as session:
             return session._time(inputs.arrays(session.model.graph, args, kwargs), repeats, warmup)
 
     def _time(self, arrays: Mapping[str, Array], repeats: int, warmup: int) -> Timing:
         with self._lock:
             self._check_open()
-            if self._executor is None or self.device is None or not self.device.timestamps:
+            if self._executor is None or not self._executor.device.timestamps:
                 raise DeviceError(
                     f"{self.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that has "
                     "them, or request a device of your own with required_features=['timestamp-query']"
                 )
-            words = inputs.words(self.program.inputs, arrays)
-            self._executor.spin_up(words)
-            runs = self._executor.time_runs(words, warmup + repeats)[warmup:]
-            measured = self._executor.time(words, warmup + repeats)[warmup:]
-        return Timing(self.name, self.program, measured, runs, *rates(self.device))
+            times = measured(self._executor, inputs.words(self.program.inputs, arrays), repeats, warmup)
+        return Timing(self.name, self.program, *times, *rates(self._executor.device))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -383,8 +366,3 @@ class Session:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _is_count(value: object, least: int) -> bool:
-    """Whether a value is a number of runs that `Session.time` accepts."""
-    return is_integer(value) and least <= value <= MAX_REPEATS

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, counted
+from q8ta_wgpu.errors import DeviceError, InputError, counted, is_integer, shown
+from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.program.program import Dispatch, Program
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
+    from q8ta_wgpu.runtime.executor import Executor
+
+
+Times = NDArray[np.float64]
+
+MAX_REPEATS = 100_000
+"""Limit of runs in `Session.time`: they take hours on the fastest GPU, and their times still fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,8 @@ class Timing:
 
     device: str
     program: Program
-    samples: NDArray[np.float64]
-    runs: NDArray[np.float64]
+    samples: Times
+    runs: Times
     dot_rate: float = 0.0
     copy_rate: float = 0.0
     unit_rate: float = 0.0
@@ -112,6 +120,23 @@ here. More than 100 %: data stays in a cache, which is faster than memory, or pr
 def _share(rate: float, measured: float) -> str:
     """A rate as a share of the adapter's measured one; empty if that was not measured."""
     return f"{rate / measured:.1%}" if measured else ""
+
+
+def check_counts(repeats: object, warmup: object) -> None:
+    """Raises InputError unless these are numbers of runs that can be measured."""
+    counts = ((repeats, 1), (warmup, 0))
+    if not all(is_integer(count) and least <= count <= MAX_REPEATS for count, least in counts):
+        raise InputError(
+            f"repeats must be an integer of at least 1 and warmup one of at least 0, both at most {MAX_REPEATS}, "
+            f"found {shown(repeats)} and {shown(warmup)}"
+        )
+
+
+def measured(executor: Executor, words: Sequence[Array], repeats: int, warmup: int) -> tuple[Times, Times]:
+    """Microseconds of each dispatch and of whole runs, as `Timing.samples` and `Timing.runs`, after warm-up runs."""
+    executor.spin_up(words)
+    runs = executor.time_runs(words, warmup + repeats)[warmup:]
+    return executor.time(words, warmup + repeats)[warmup:], runs
 
 
 def rates(device: Device) -> tuple[float, float, float]:
