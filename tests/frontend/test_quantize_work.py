@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -32,15 +33,26 @@ class Mixed(nn.Module):
         return x
 
 
+def callers() -> Iterator[str]:
+    """The files of the functions that are being called."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back
+
+
 def work(blocks: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often graphs are compiled, by whom, and observers are looked for by name."""
+    """How often graphs are compiled, by whom, for how many torchao has code written, and how often observers are looked
+    for by name."""
     counts: Counter[str] = Counter()
     recompile, lookup = GraphModule.recompile, nn.Module.__getattr__
 
     def compiles(self: GraphModule) -> Any:
         counts["compiled"] += 1
         counts["compiled by us"] += "q8ta_wgpu" in sys._getframe(1).f_code.co_filename
-        return recompile(self)
+        found = recompile(self)
+        counts["written for torchao"] += "aten" in self.code and any("torchao" in name for name in callers())
+        return found
 
     def looks(self: nn.Module, name: str) -> Any:
         counts["looked up"] += name.startswith("activation_post_process_")
@@ -59,6 +71,7 @@ def test_work_grows_with_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = (work(blocks, monkeypatch) for blocks in (3, 9))
     assert small["compiled"] == large["compiled"]
     assert small["compiled by us"] == 1  # before calibration
+    assert small["written for torchao"] == 0  # it recompiles after each step, and runs nothing
     assert large["looked up"] <= 4 * small["looked up"]  # by squares 9
 
 

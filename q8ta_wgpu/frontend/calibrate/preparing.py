@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.fx.graph import CodeGen, PythonCode
 
 from q8ta_wgpu.frontend.calibrate.equalize import equalize
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
@@ -25,11 +26,10 @@ def prepared(
     equal_for: Sequence[tuple[torch.Tensor, ...]] = (),
     seen: Callable[[GraphModule], None] | None = None,
 ) -> GraphModule:
-    """A model with the observers that a quantizer asks for, which can run. Its channels are equalized by the inputs
-    `equal_for`. `seen` is called with the model as the quantizer annotates it."""
+    """A model with the observers that a quantizer asks for. It can run after `recompile`. Its channels are equalized by
+    the inputs `equal_for`. `seen` is called with the model as the quantizer annotates it."""
     _hide_norms(model)
-    observed: GraphModule = prepare_pt2e(model, _Shown(quantizer, equal_for, seen))
-    return observed
+    return _without_code(model, lambda whole: prepare_pt2e(whole, _Shown(quantizer, equal_for, seen)))
 
 
 def transformed(model: GraphModule, quantizer: Quantizer) -> GraphModule:
@@ -39,9 +39,10 @@ def transformed(model: GraphModule, quantizer: Quantizer) -> GraphModule:
 
 
 def converted(model: GraphModule) -> GraphModule:
-    """A calibrated model with quantize and dequantize nodes in place of observers; weights are not quantized yet."""
+    """A calibrated model with quantize and dequantize nodes in place of observers. Weights are not quantized yet. It
+    can run after `recompile`."""
     _hide_norms(model)
-    quantized: GraphModule = convert_pt2e(model, fold_quantize=False)
+    quantized = _without_code(model, lambda whole: convert_pt2e(whole, fold_quantize=False))
     _show_norms(quantized)
     return quantized
 
@@ -58,6 +59,23 @@ def _show_norms(model: GraphModule) -> None:
     for node in model.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverloadPacket):
             node.target = node.target.default
+
+
+def _without_code(model: GraphModule, step: Callable[[GraphModule], GraphModule]) -> GraphModule:
+    """The result of one of torchao's functions, which make modules of a graph and recompile them after each of their
+    steps. That takes most of their time, and they run none of these modules: no Python code is written for them."""
+    written = model.graph._codegen
+    model.graph.set_codegen(_NoCode())
+    found = step(model)
+    found.graph.set_codegen(written)
+    return found
+
+
+class _NoCode(CodeGen):
+    """Writes a function that does nothing, whatever the graph."""
+
+    def _gen_python_code(self, *args: Any, **kwargs: Any) -> PythonCode:
+        return PythonCode("def forward(self):\n    pass\n", {}, None)
 
 
 class _Unrun(GraphModule):
