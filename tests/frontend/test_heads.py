@@ -85,6 +85,36 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
     assert need_by_rows == pytest.approx(need_at_once, rel=1e-3)
 
 
+def _two_attentions(attend: Scores) -> nn.Module:
+    return nn.Sequential(_network(attend), _network(attend)).eval()
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_shares_that_fit_are_computed_once(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of later attentions are computed again for each vector of signs; the need of every value is the same."""
+    found: list[list[float]] = []
+    computed: list[int] = []
+
+    def shares(x: Tensor) -> Tensor:
+        computed.append(x.numel())
+        return shares_in_steps(x)
+
+    def choose(self: Precisions) -> None:
+        computed.clear()
+        found.append(list(needs(self.storage, self.rounder, self.calls, [0]).values()))
+
+    monkeypatch.setattr(Precisions, "choose", choose)
+    monkeypatch.setattr(need, "shares_in_steps", shares)
+    whole, item = BATCH * HEADS * TOKENS * TOKENS, data(BATCH, TOKENS, HEADS * WIDE)
+    for cached in (heads._CACHED, 5 * TOKENS):
+        monkeypatch.setattr(heads, "_MANY", cached)
+        monkeypatch.setattr(heads, "_CACHED", cached)
+        monkeypatch.setattr(heads, "_HELD", 4 * held * whole)
+        q8.quantize(_two_attentions(_with_a_bias), (item,), [item] * 4, progress=False)
+    assert sum(computed) / whole == 2 * (held + (2 - held) * (1 + need.SIGNS))  # of two items
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
 def test_calibration_meets_some_rows_of_scores_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And int8 programs are the same, with the same numbers."""
     sizes: list[int] = []

@@ -1,8 +1,8 @@
 """Computes attention with many scores in slices of heads and rows.
 
 The scores of all heads do not fit a processor's cache, and the system allocates so much memory page by page, which
-takes longer than the computation. With gradients, scores are computed again in the backward pass, so that they are
-never all held.
+takes longer than the computation. With gradients, some shares are held for the backward pass, and all others are
+computed again there, so that they never take much memory.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ _MANY, _CACHED = 2**21, 2**18
 """The number of scores from which on they are computed in slices, and the size of a slice: 1 MiB, which fits a core's
 own cache."""
 
+_HELD = 2**29
+"""Most bytes of shares that are held for the backward pass of a run."""
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -42,10 +45,7 @@ class Attention:
         else:
             shape = next((x.shape for x in args if isinstance(x, _Later)), ())
             many = bool(shape)
-        if not many:
-            return compute(*args, **named)
-        found = _Later(shape, compute, args, named, product=first or last)
-        return found.whole() if last else found
+        return _Later(shape, compute, args, named, product=first or last) if many else compute(*args, **named)
 
 
 class InParts(Sized):
@@ -55,6 +55,7 @@ class InParts(Sized):
         super().__init__(module)
         whole = filter(None, map(attention_of, filter(is_attention, module.graph.nodes)))
         self._attention = {call: attention for attention in whole for call in attention.calls}
+        self._left = _HELD
 
     @property
     def is_large(self) -> bool:
@@ -62,11 +63,26 @@ class InParts(Sized):
         values = (call.meta.get("val") for call in self._attention)
         return any(isinstance(value, Tensor) and value.numel() > _MANY for value in values)
 
+    def product_of(self, softmax: Node) -> Node | None:
+        """The call that computes an attention's result from its shares; None if the attention is not recognized."""
+        attention = self._attention.get(softmax)
+        return None if attention is None else attention.calls[-1]
+
     def run_node(self, n: Node) -> Any:
         """A node's value. In an attention with many scores it is a tensor whose slices are computed later."""
         if (attention := self._attention.get(n)) is not None:
-            return attention.result(n, functools.partial(self._call, n), *self.fetch_args_kwargs_from_env(n))
+            found = attention.result(n, functools.partial(self._call, n), *self.fetch_args_kwargs_from_env(n))
+            last = isinstance(found, _Later) and n is attention.calls[-1]
+            return found.whole(self._holds(found)) if last else found
         return self.finished(n, super().run_node(n))
+
+    def _holds(self, attended: _Later) -> bool:
+        """Whether an attention's shares are held for the backward pass; False if there is none."""
+        size = 4 * math.prod(attended.shape)
+        if not torch.is_grad_enabled() or size > self._left:
+            return False
+        self._left -= size
+        return True
 
     def _call(self, n: Node, *args: Any, **named: Any) -> Any:
         return self.finished(n, n.target(*args, **named))  # type: ignore[operator]
@@ -112,17 +128,18 @@ class _Later:
     named: Mapping[str, Any]
     product: bool
 
-    def whole(self) -> Tensor:
-        """The whole tensor, computed in slices if it has many scores."""
+    def whole(self, holds: bool) -> Tensor:
+        """The whole tensor, computed in slices if it has many scores. `holds` says whether shares are held for the
+        backward pass."""
         axis = next((i for i, size in enumerate(self.shape[:-1]) if size > 1), None)
         if axis is None or math.prod(self.shape) <= _CACHED:
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() and not holds:
                 found: Tensor = checkpoint(self._found, use_reentrant=False, preserve_rng_state=False)
                 return found
             return self._found()
         each = max(1, _CACHED // math.prod(self.shape[axis + 1 :]))
         axis -= len(self.shape)
-        return torch.cat([part.whole() for part in self._split(axis, each)], axis)
+        return torch.cat([part.whole(holds) for part in self._split(axis, each)], axis)
 
     def _found(self) -> Tensor:
         args = (x._found() if isinstance(x, _Later) else x for x in self.args)

@@ -90,8 +90,9 @@ class _Traced:
 
     def __init__(self, storage: Storage, rounders: Sequence[Rounder]) -> None:
         self.storage, self._rounders = storage, rounders
-        self.run = Run(storage, self._view, self._weight, self._share, self._looked_up)
+        self.run = Run(storage, self._view, self._weight, self._share, self._looked_up, self._attended)
         self._first: list[Tensor] = []
+        self._of_shares: dict[Node, tuple[Node, Tensor]] = {}
         self._changes: dict[Reading, list[float]] = defaultdict(lambda: [0.0] * len(rounders))
 
     def _view(self, node: Node, value: Tensor) -> Views:
@@ -140,7 +141,21 @@ class _Traced:
         shares = softmax(node, scores)
         if len(self._rounders) > 1:
             return shares
-        return self._noted((node, "others"), shares, shares_in_steps(scores.detach()).sub_(shares.detach()))
+        error = shares_in_steps(scores.detach()).sub_(shares.detach())
+        if (product := self.run.product_of(node)) is None:
+            return self._noted((node, "others"), shares, error)
+        self._of_shares[product] = node, error
+        return shares
+
+    def _attended(self, call: Node, result: Tensor, operands: Sequence[Any]) -> Tensor:
+        """Notes the error of an attention's shares where it reaches the result, which takes much less memory to hold
+        for the backward pass."""
+        if call not in self._of_shares:
+            return result
+        node, error = self._of_shares.pop(call)
+        with torch.no_grad():
+            error = call.target(error, *operands[1:])  # type: ignore[operator]
+        return self._noted((node, "others"), result, error)
 
     def _noted(self, reading: Reading, value: Tensor, *errors: Tensor) -> Tensor:
         def note(*changes: float) -> None:

@@ -38,6 +38,7 @@ class Run(InParts):
         weight: (observer's call, weight, reader) -> the rounded weight.
         shares: (softmax of an attention, its scores) -> the rounded shares.
         rows: (embedding, its result, the indices) -> the rounded rows. None: rows are not rounded.
+        attended: (call of an attention other than its softmax, its result, its operands) -> the result. None: it stays.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Run(InParts):
         weight: Callable[[Node, Tensor, Node], Tensor],
         shares: Callable[[Node, Tensor], Tensor],
         rows: Callable[[Node, Tensor, Tensor], Tensor] | None = None,
+        attended: Callable[[Node, Tensor, Sequence[Any]], Tensor] | None = None,
     ) -> None:
         super().__init__(storage.module)
         self.storage, self._views, self._weight, self._shares, self._rows = storage, views, weight, shares, rows
+        self._attended = attended
 
     def run_node(self, n: Node) -> Any:
         """The value of a node. For an observer, the rounded values for its readers; for a watcher, None."""
@@ -67,7 +70,10 @@ class Run(InParts):
         return super().call_function(target, _within_range(str(target), args), kwargs)
 
     def _call(self, n: Node, *args: Any, **named: Any) -> Any:
-        return self._shares(n, args[0]) if n in self.storage.attention else super()._call(n, *args, **named)
+        if n in self.storage.attention:
+            return self._shares(n, args[0])
+        found = super()._call(n, *args, **named)
+        return found if self._attended is None else self._attended(n, found, args)
 
     def finished(self, n: Node, result: Any) -> Any:
         """Rounds the rows of a table. Parameters get no gradients."""
