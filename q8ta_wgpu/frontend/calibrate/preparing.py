@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx.graph import CodeGen, PythonCode
 
 from q8ta_wgpu.frontend.calibrate.equalize import equalize
@@ -72,10 +72,10 @@ def _without_code(model: GraphModule, step: Callable[[GraphModule], GraphModule]
 
 
 class _NoCode(CodeGen):
-    """Writes a function that does nothing, whatever the graph."""
+    """Writes a function of no nodes, whatever the graph. A version of torch that lacks the method writes them all."""
 
-    def _gen_python_code(self, *args: Any, **kwargs: Any) -> PythonCode:
-        return PythonCode("def forward(self):\n    pass\n", {}, None)
+    def _gen_python_code(self, nodes: Any, *args: Any, **kwargs: Any) -> PythonCode:
+        return super()._gen_python_code(Graph().nodes, *args, **kwargs)
 
 
 class _Unrun(GraphModule):
