@@ -342,7 +342,7 @@ class Precisions:
         else None. The yardstick gives each operand of a sum its own scale."""
         if stored.width != "int8" or stored in self._by_rows or node not in self._own:
             return None
-        lows, highs = zip(*(self._own[each] for each in stored.nodes), strict=True)
+        lows, highs = zip(*(self._own[each] for each in stored.nodes if each in self._own), strict=True)
         scale, _ = self.rounder.scale(stored, "int8")
         (low, high), whole = self._own[node], max(highs) - min(lows)
         if not 0 < high - low < whole:
