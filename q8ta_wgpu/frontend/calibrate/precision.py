@@ -44,6 +44,7 @@ from q8ta_wgpu.frontend.calibrate.steps import (
     beside_states,
     by_rows,
     cheap,
+    of_few,
     ranked,
     traffic,
     unrounded,
@@ -161,8 +162,9 @@ class Precisions:
         first = [*always(self.storage), *self._choices(), *rows]
         known = widths(first)
         beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
-        self._lasting = [step for step in beside if step.reading not in known]
-        self._always = [*first, *self._lasting]
+        self._least = [step for step in beside if step.reading not in known]  # these may be left in float32
+        self._least += of_few(self.storage, {**known, **widths(self._least)})
+        self._always = [*first, *self._least]
         self._simulated: dict[frozenset[tuple[Reading, Width]], list[float]] = {}
 
     def is_worse(self) -> bool:
@@ -181,8 +183,8 @@ class Precisions:
         if short:
             outputs = sorted({i % len(self.floats[0]) for i in short})
             needed = needs(self.storage, self.rounder, self.calls, outputs, self._signs)
-            known, lasting = widths(self._always), widths(self._lasting)  # the latter may be left in float32
-            for reading in known.keys() - lasting.keys():
+            known = widths(self._always)
+            for reading in known.keys() - widths(self._least).keys():
                 needed.pop(reading, None)
             every = [
                 step for step in ranked(self.storage, self.rounder, needed) if known.get(step.reading) != step.width

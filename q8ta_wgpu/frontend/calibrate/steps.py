@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,35 @@ def always(storage: Storage) -> list[Step]:
     read = (argument for stored in results for argument in _arguments_of_exp(storage, stored))
     why = "since an exponential makes larger what calibration did not reach"
     return [*found, *_with_slices(storage, read, why), *_divisors(storage)]
+
+
+def of_few(storage: Storage, known: Mapping[Reading, Width]) -> list[Step]:
+    """Stores values in int16 of which calibration met few, for all readers but layers, as long as that costs next to
+    nothing: such as the matrix that turns all points of an item. The cost includes what is computed from them, which
+    other kernels may have to compute. Readings with `known` widths are left out."""
+    why = "since other inputs reach further than the few values that calibration met"
+    roles: tuple[Role, ...] = ("products", "others")
+    few = [
+        stored
+        for stored in storage.stored
+        if 0 < _met(stored) < FEW and not stored.readers("sums") and not _is_recurrent(stored)
+        if any(stored.value(node).op != "get_attr" for node in stored.nodes)
+    ]
+    found = [
+        (sum(map(size_of, readers)), Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why))
+        for reading in itertools.product(few, roles)
+        if (readers := reading[0].readers(reading[1])) and _stays_exact(*reading) and reading not in known
+    ]
+    found.sort(key=lambda pair: pair[0] + pair[1].cost)
+    costs = itertools.accumulate(size + step.cost for size, step in found)
+    most = max(NOTHING * traffic(storage), _LITTLE)
+    return [step for (_, step), cost in zip(found, costs, strict=True) if cost <= most]
+
+
+def _stays_exact(stored: Stored, role: Role) -> bool:
+    """Whether int16 leaves nothing to float32, in which devices differ in the last bit. If one slice of a weighted sum
+    is wider than the others, the sum is computed in float32."""
+    return stored.width == "int8" and all(map(_reads_int16, stored.readers(role))) and not _is_slice(stored)
 
 
 def _arguments_of_exp(storage: Storage, stored: Stored) -> Iterator[Stored]:
@@ -247,13 +277,12 @@ def with_choices(every: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
 def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> list[Step]:
     """Of these steps those that were not taken and together cost next to nothing. They are worth that, since other
     inputs reach further than those of the calibration, and int16 has room for them. Tables are left out, since no input
-    changes their rows. So are slices of a weighted sum: if one is wider than the others, the sum is computed in
-    float32, in which devices differ in the last bit."""
+    changes their rows."""
     left = max(NOTHING * traffic(storage), _LITTLE)
     done, found = {step.reading for step in taken}, list[Step]()
     for step in sorted(steps, key=lambda step: step.cost):
         stored, role = step.reading
-        exact = isinstance(stored, Node) or (all(map(_reads_int16, stored.readers(role))) and not _is_slice(stored))
+        exact = isinstance(stored, Node) or _stays_exact(stored, role)
         fits = step.width == "int16" and role == "others" and exact and not step.is_table
         if fits and step.reading not in done and step.cost <= left:
             found.append(replace(step, why="since that costs next to nothing"))
