@@ -39,6 +39,9 @@ _ROOT = "aten.sqrt.default"
 
 _EXPONENTIALS = ("aten.exp.default", "aten.exp2.default", "aten.expm1.default")
 
+_KEEP_TAILS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor")
+"""Operators whose results are far larger for few elements if those of an operand are."""
+
 NOTHING = 0.01
 """The share of what a network moves and computes whose time nobody notices."""
 
@@ -103,6 +106,8 @@ def always(storage: Storage) -> list[Step]:
       exceed their range.
     * What an exponential above 1 reads whose result others than layers read. An argument that is larger than all of the
       calibration would be clipped, and the result would be too small by a factor.
+    * What such an exponential gives, and its sums and products, such as the sizes of boxes. Few of them are far larger
+      than the others.
     * Divisors that come near zero."""
     found = []
     for stored in storage.stored:
@@ -120,7 +125,7 @@ def always(storage: Storage) -> list[Step]:
     results = (stored for stored in storage.stored if stored.readers("others"))
     read = (argument for stored in results for argument in _arguments_of_exp(storage, stored))
     why = "since an exponential makes larger what calibration did not reach"
-    return [*found, *_with_slices(storage, read, why), *_divisors(storage)]
+    return [*found, *_with_slices(storage, read, why), *_exponentials(storage), *_divisors(storage)]
 
 
 def of_few(storage: Storage, known: Mapping[Reading, Width]) -> list[Step]:
@@ -161,6 +166,29 @@ def _arguments_of_exp(storage: Storage, stored: Stored) -> Iterator[Stored]:
             (node,) = node.all_input_nodes
         if found and node in storage.values and float(getattr(storage.values[node].observer, "max_val", 0.0)) > 0.0:
             yield storage.values[node]
+
+
+def _exponentials(storage: Storage) -> list[Step]:
+    """Stores exponentials above 1 in int16, and their sums and products, for all readers but layers and products."""
+    large = set[Node]()
+    for node in storage.module.graph.nodes:
+        first, *_ = node.all_input_nodes or (None,)
+        if str(node.target) in _EXPONENTIALS:
+            met = getattr(storage.values[first].observer, "max_val", 0.0) if first in storage.values else 1.0
+            grows = float(met) > 0.0
+        elif str(node.target) in _KEEP_TAILS:
+            grows = not large.isdisjoint(node.all_input_nodes)
+        else:
+            grows = first in large and (node in storage.values or isinstance(kind(node), Moves))
+        if grows:
+            large.add(node)
+    why = "since few exponentials are far larger than the others"
+    readings: list[Reading] = [
+        (stored, "others")
+        for stored in storage.stored
+        if stored.width == "int8" and not large.isdisjoint(stored.nodes) and stored.readers("others")
+    ]
+    return [Step(reading, "int16", 0.0, math.inf, _cost(reading, "int16"), why) for reading in readings]
 
 
 def _divisors(storage: Storage) -> list[Step]:
