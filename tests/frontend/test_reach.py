@@ -72,21 +72,25 @@ def test_few_values_have_room_for_other_inputs(seed: int) -> None:
 
 
 class Boxes(nn.Module):
-    """A detector of which a head gives a box at each of 64 places: its position, its size and its classes."""
+    """A detector of which a head gives a box at each of 64 places: its position, its size and its classes, or all of
+    them in one result, with logits of the classes."""
 
     grid: Tensor
     anchor: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, joined: bool = False) -> None:
         super().__init__()
+        self.joined = joined
         self.first, self.second, self.head = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 32, 3, 2, 1), nn.Conv2d(32, 7, 1)
         self.head.weight.data *= 6
         self.register_buffer("grid", torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0)))
         self.register_buffer("anchor", torch.tensor([10.0, 13.0]))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         found = self.head(self.second(self.first(x).relu()).relu()).view(1, 7, 64).transpose(1, 2)
         positions, sizes = found[..., :2].sigmoid() + self.grid, found[..., 2:4].exp() * self.anchor
+        if self.joined:
+            return torch.cat([positions, 4 * sizes, found[..., 4:]], -1)
         return positions, sizes, found[..., 4:].sigmoid()
 
 
@@ -101,3 +105,11 @@ def test_sizes_that_are_exponentials_have_room_for_other_inputs(seed: int, count
     images = [_image(1000 * seed + 10 * i) for i in range(count)]
     others = [_image(1000 * seed + 7000 + 10 * i) for i in range(24)]
     assert _below(Boxes().eval().requires_grad_(False), images, others) < 1
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_an_exponential_reads_finely_what_shares_a_scale_with_its_result(seed: int) -> None:
+    """A cat has one scale: steps that are fine enough for sizes of boxes were far too coarse for their logarithms."""
+    torch.manual_seed(seed)
+    images = [_image(1000 * seed + 10 * i) for i in range(12)]
+    assert _below(Boxes(joined=True).eval().requires_grad_(False), images, images) < 1

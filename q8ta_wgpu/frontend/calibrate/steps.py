@@ -39,6 +39,9 @@ _ROOT = "aten.sqrt.default"
 
 _EXPONENTIALS = ("aten.exp.default", "aten.exp2.default", "aten.expm1.default")
 
+_NOTICED = 2.0**-8
+"""A change of an exponential's argument that leaves 59 dB of its signal, as a step of int16."""
+
 _KEEP_TAILS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor")
 """Operators whose results are far larger for few elements if those of an operand are."""
 
@@ -125,7 +128,18 @@ def always(storage: Storage) -> list[Step]:
     results = (stored for stored in storage.stored if stored.readers("others"))
     read = (argument for stored in results for argument in _arguments_of_exp(storage, stored))
     why = "since an exponential makes larger what calibration did not reach"
-    return [*found, *_with_slices(storage, read, why), *_exponentials(storage), *_divisors(storage)]
+    arguments = [_finer(step) for step in _with_slices(storage, read, why)]
+    given = [step for step in _exponentials(storage) if step.reading not in widths(arguments)]
+    return [*found, *arguments, *given, *_divisors(storage)]
+
+
+def _finer(step: Step) -> Step:
+    """A step to int16 of what an exponential reads, or to float32 where a step of int16 would change the exponential
+    noticeably. That is so where values share their scale with far larger ones, as in a cat with sizes of boxes."""
+    stored, _ = step.reading
+    if isinstance(stored, Node) or float(stored.wide.calculate_qparams()[0]) < _NOTICED:
+        return step
+    return replace(step, width="float32", cost=_cost(step.reading, "float32"))
 
 
 def of_few(storage: Storage, known: Mapping[Reading, Width]) -> list[Step]:
