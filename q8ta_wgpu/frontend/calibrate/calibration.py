@@ -23,7 +23,7 @@ from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
 from q8ta_wgpu.frontend.calibrate.state_precision import share_states, store_finely
-from q8ta_wgpu.frontend.calibrate.steps import by_rows, widths
+from q8ta_wgpu.frontend.calibrate.steps import asked, by_rows, widths
 from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States
@@ -114,9 +114,9 @@ def quantized(
     if own.fit_weights:
         _round_weights(model, precisions)
     precision = precisions.choose() if precisions is not None else None
-    if precisions is None and own.dynamic:
+    if precisions is None:
         storage = Storage(model)
-        widen(model, storage, widths(by_rows(storage)))
+        widen(model, storage, widths([*asked(storage), *(by_rows(storage) if own.dynamic else [])]))
     store_finely(model)
     lost = faults.lost_values(model)
     int8 = converted(model)

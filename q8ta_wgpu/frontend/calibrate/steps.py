@@ -111,8 +111,9 @@ def always(storage: Storage) -> list[Step]:
       calibration would be clipped, and the result would be too small by a factor.
     * What such an exponential gives, and its sums and products, such as the sizes of boxes. Few of them are far larger
       than the others.
-    * Divisors that come near zero."""
-    found = []
+    * Divisors that come near zero.
+    * Values of which the module asks which elements are infinite or NaN."""
+    found = asked(storage)
     for stored in storage.stored:
         readers = stored.readers("others") if stored.width == "int8" else []
         why = ""
@@ -300,9 +301,14 @@ def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) ->
     return sorted(found, key=lambda step: -step.gain / step.cost)
 
 
-def unrounded(stored: Stored) -> Step:
+def unrounded(stored: Stored, why: str = "since whole numbers follow from it") -> Step:
     """Leaves a value unrounded for what takes steps."""
-    return Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, "since whole numbers follow from it")
+    return Step((stored, "steps"), "float32", 0.0, math.inf, 1.0, why)
+
+
+def asked(storage: Storage) -> list[Step]:
+    """Leaves values unrounded for calls that ask which elements are infinite or NaN."""
+    return [unrounded(stored, "since the module asks where it is infinite or NaN") for stored in storage.asked()]
 
 
 def with_choices(every: Sequence[Step], taken: Sequence[Step]) -> list[Step]:

@@ -26,7 +26,7 @@ from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
-from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
 Role = Literal["sums", "products", "steps", "others"]
 ROLES: tuple[Role, ...] = ("sums", "products", "steps", "others")
@@ -48,6 +48,7 @@ class Reads:
 
 
 _SUMS = (WeightedSum, Recurrent, Product)
+_KEEP_INFINITIES = (Elementwise, Arithmetic, Moves)
 
 
 @dataclass(eq=False)
@@ -105,6 +106,7 @@ class Storage:
         self.weights: dict[Node, Any] = {}
         self.attention = [node for node in observed.graph.nodes if is_attention(node)]
         self._steps: dict[Node, bool] = {}
+        self._asks: dict[Node, bool] = {}
         by_observer: dict[int, Stored] = {}
         for node in observed.graph.nodes:
             if (observer := observer_of(observed, node)) is None:
@@ -150,13 +152,24 @@ class Storage:
             return "products"
         if sums_weights(user):
             return "sums"
-        found = {"steps" if self._steps_behind(user) else "others"}
+        found = {"steps" if self._steps_behind(user) or self._asks_behind(user) else "others"}
         found.update(self._role(reader) for reader in _readers(user) if reader not in self.values)
         return next(role for role in ROLES if role in found)
 
     def transforms(self, node: Node) -> bool:
         """Whether a call is a transform that reads nothing but a stored value and rounded weights."""
         return is_transform(node) and all(n in self.values or n in self.weights for n in node.all_input_nodes)
+
+    def asked(self) -> list[Stored]:
+        """The values of which the module asks which elements are infinite or NaN, perhaps behind functions of them."""
+        return [stored for stored in self.stored if any(map(self._asks_behind, stored.readers("steps")))]
+
+    def _asks_behind(self, node: Node) -> bool:
+        if node not in self._asks:
+            passes = node in self.values or isinstance(kind(node), _KEEP_INFINITIES)
+            behind = passes and any(map(self._asks_behind, _readers(node)))
+            self._asks[node] = behind or _asks_whether_finite(node)
+        return self._asks[node]
 
     def looks_up(self, node: Node) -> bool:
         """Whether a call looks up rows of a table of 8 bits. Such a table may have 16 bits instead."""
@@ -181,7 +194,7 @@ def takes_steps(node: Node) -> bool:
     then change the result by one."""
     if node.op != "call_function" or not any(n.op == "call_module" or is_float(n) for n in node.all_input_nodes):
         return False
-    if _asks_whether_finite(node):
+    if _compares_with_infinity(node):
         return False
     value, int8 = node.meta.get("val"), kind(node)
     if isinstance(value, Tensor):
@@ -191,11 +204,23 @@ def takes_steps(node: Node) -> bool:
 
 
 def _asks_whether_finite(node: Node) -> bool:
+    """Whether a call asks which elements of inputs, or of functions of inputs alone, are infinite or NaN. No
+    number of bits holds these. What layers compute is not meant: of infinities they make nothing that is of use."""
+    if not _compares_with_infinity(node):
+        return False
+    for source in (waiting := [node]):
+        if source.op == "call_function" and not isinstance(kind(source), _KEEP_INFINITIES):
+            return False
+        waiting += [each for each in source.all_input_nodes if each not in waiting]
+    return any(source.op == "placeholder" and is_float(source) for source in waiting)
+
+
+def _compares_with_infinity(node: Node) -> bool:
     """Whether a call compares a value with infinity or with itself, or asks for NaN. No small change of a number
     changes the answer."""
     first, *others = node.args or (None,)
     compared = any(x is first or (isinstance(x, float) and math.isinf(x)) for x in others)
-    return compared or node.target is torch.ops.aten.isnan.default
+    return compared or node.target in (torch.ops.aten.isnan.default, torch.ops.aten.isinf.default)
 
 
 def _readers(node: Node) -> Iterator[Node]:

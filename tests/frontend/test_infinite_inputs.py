@@ -1,0 +1,44 @@
+"""Inputs with infinities or NaN that the module replaces: it asks where they are before anything is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.runtime.device import Device
+from tests.quantizing import Plain, data
+
+INFINITE, NAN = float("inf"), float("nan")
+REPLACED: dict[str, Callable[[Tensor], Tensor]] = {
+    "isnan": lambda x: torch.where(x.isnan(), 2.0, x),
+    "isinf": lambda x: x.masked_fill(x.isinf(), 2.0),
+    "isfinite": lambda x: torch.where(x.isfinite(), x, 2.0),
+    "not equal to itself": lambda x: torch.where(x != x, 2.0, x),
+    "equal to infinity": lambda x: torch.where(x == INFINITE, 2.0, x),
+    "of infinite size": lambda x: torch.where(x.abs() == INFINITE, 2.0, x),
+    "nan_to_num": lambda x: x.nan_to_num(0.5, 1.0, -1.0),
+}
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("precision", ["auto", "int8"])
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_the_module_replaces(name: str, precision: Literal["auto", "int8"], behind: bool, vulkan: Device) -> None:
+    """int8 saturates an infinity to the largest number, which was not replaced: a wrong result without an error."""
+
+    def forward(m: Plain, x: Tensor) -> object:
+        return m.get_submodule("layer")(REPLACED[name](2 * x + 1 if behind else x))
+
+    torch.manual_seed(0)
+    module, items = Plain(forward, layer=nn.Linear(8, 4)).eval(), [data(4, 8, seed=i) for i in range(9)]
+    program = q8.quantize(module, (items[0],), items, q8.Quantizer(precision=precision), progress=False)
+    x = data(4, 8, seed=6)
+    x[1, 2] = NAN if name in ("isnan", "not equal to itself") else INFINITE
+    with torch.no_grad(), q8.Session(q8.compile(program), vulkan) as session:
+        np.testing.assert_allclose(session(x.numpy()), module(x), atol=0.05)
