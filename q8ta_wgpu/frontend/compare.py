@@ -82,13 +82,13 @@ def compare(
         weighed = _simulated(exported, calls, in_float)
     graph, ours = _integer_values(exported, calls)
     asked = noted(exported.graph_module, ASKED, "")
-    _, yardstick, _, predicted = noted(exported.graph_module, PRECISION, (None,) * 4)
+    *_, output, yardstick, _, predicted = noted(exported.graph_module, PRECISION, ("", None, None, None))
     found = [_Found(*values) for values in zip(in_float, simulated, weighed, ours, strict=True)]
     each = [Comparison(_rows(exported, graph, values), precision=asked) for values in found]
     if not several:
-        return Comparison(each[0].layers, predicted, yardstick, precision=asked)
+        return Comparison(each[0].layers, predicted, yardstick, (), asked, output)
     rows = _rows(exported, graph, _Found(*map(_joined, zip(*found, strict=True))))
-    return Comparison(rows, predicted, yardstick, tuple(each), asked)
+    return Comparison(rows, predicted, yardstick, tuple(each), asked, output)
 
 
 Values = dict[str, Array]

@@ -102,6 +102,7 @@ class Comparison:
             weighted sums are rounded.
         calls: for several calls, one after the other, the comparison of each; `layers` are of all together.
         precision: that of the `Quantizer`; empty of another quantizer.
+        predicted_output: of several outputs, which one `predicted` is of.
     """
 
     layers: tuple[Layer, ...]
@@ -109,6 +110,7 @@ class Comparison:
     yardstick: float | None = None
     calls: tuple[Comparison, ...] = ()
     precision: str = ""
+    predicted_output: str = ""
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -149,8 +151,9 @@ class Comparison:
         ]
         if self.predicted is not None and self.yardstick is not None:
             rows.append(
-                f"{self.predicted:.1f} dB were predicted for the outputs on the inputs of the calibration, where "
-                f"rounding nothing but weights and what they are multiplied by leaves {self.yardstick:.1f}"
+                f"{self.predicted:.1f} dB were predicted for {self.predicted_output or 'the outputs'} on the inputs of "
+                "the calibration, where rounding nothing but weights and what they are multiplied by leaves "
+                f"{self.yardstick:.1f}"
             )
         outputs = [[x.snr for x in call.layers if x.output] for call in self.calls]
         if found := [min(call) for call in outputs if call]:

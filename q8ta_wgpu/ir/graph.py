@@ -210,6 +210,7 @@ class Graph:
             numbers of which the network computes none that int32 does not hold.
         batched: inputs whose first dimension is a batch of any size.
         in_float: values whose operators stay in float32 whatever their operands are, and why.
+        unrounded: values that are not rounded, though they may be, and why.
         fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
             were computed from it.
         dynamic: which sizes of inputs may be any, and what follows from them.
@@ -230,6 +231,7 @@ class Graph:
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     batched: set[str] = field(default_factory=set)
     in_float: dict[str, str] = field(default_factory=dict)
+    unrounded: dict[str, str] = field(default_factory=dict)
     fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     dynamic: Dynamic = field(default_factory=Dynamic)
     buffers: dict[str, str] = field(default_factory=dict)
@@ -275,6 +277,7 @@ class Graph:
         self.types = {new if name == old else name: found for name, found in self.types.items()}
         self.outputs = [new if name == old else name for name in self.outputs]
         self.in_float = {new if name == old else name: why for name, why in self.in_float.items()}
+        self.unrounded = {new if name == old else name: why for name, why in self.unrounded.items()}
         for place, node in enumerate(self.nodes):
             if old in (node.output, *node.inputs):
                 inputs = tuple(new if name == old else name for name in node.inputs)
@@ -307,6 +310,7 @@ class Graph:
             dict(self.bounds),
             set(self.batched),
             dict(self.in_float),
+            dict(self.unrounded),
             dict(self.fixed),
             self.dynamic,
             dict(self.buffers),

@@ -17,7 +17,7 @@ from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 13
+VERSION = 14
 """Format version, raised with every change of the format. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
@@ -60,6 +60,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
         "in_float": {n.output: graph.in_float[n.output] for n in graph.nodes if n.output in graph.in_float},
+        "unrounded": {name: why for name, why in graph.unrounded.items() if name in graph.types},
         "values": {name: encode_type(name, t) for name, t in graph.types.items()},
         "nodes": [
             {
@@ -100,8 +101,8 @@ def _parse(text: str) -> Any:
 
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
-    keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "in_float", "values")
-    known(data, (*keys, "nodes", "dynamic", "buffers", "whole"), "the file")
+    keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "in_float", "unrounded")
+    known(data, (*keys, "values", "nodes", "dynamic", "buffers", "whole"), "the file")
     values, nodes = get(data, "values", dict, "the file"), get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=names_of(data, "inputs", "the file"),
@@ -109,9 +110,8 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         notes=[text_of(note, "a note") for note in get(data, "notes", list, "the file")],
         types={name_of(name): _type(name, t) for name, t in values.items()},
         constants={name_of(name): array for name, array in constants.items()},
-        in_float={
-            name_of(name): text_of(why, "a reason") for name, why in get(data, "in_float", dict, "the file").items()
-        },
+        in_float=_reasons(data, "in_float"),
+        unrounded=_reasons(data, "unrounded"),
         batched=set(names_of(data, "batched", "the file")),
         fixed=dict(_fixed(entry) for entry in get(data, "fixed", list, "the file")),
         uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
@@ -136,6 +136,10 @@ def _fixed(data: Any) -> tuple[tuple[str, int], tuple[int, str]]:
     known(data, ("input", "dim", "step", "why"), where)
     dim, step = (get(data, key, int, where) for key in ("dim", "step"))
     return (name_of(get(data, "input", str, where)), dim), (step, text_of(get(data, "why", str, where), where))
+
+
+def _reasons(data: Any, key: str) -> dict[str, str]:
+    return {name_of(name): text_of(why, "a reason") for name, why in get(data, key, dict, "the file").items()}
 
 
 def _buffers(data: Any) -> dict[str, str]:

@@ -172,13 +172,7 @@ def _cause(graph: Graph, producers: dict[str, Node], node: Node) -> str:
     for name in node.inputs:
         source = producers[name].op if name in producers else "input"
         if name not in graph.constants and graph.types[name].dtype == FLOAT32 and source != "dequantize":
-            return f"it reads the result of {source} in float32" + _why_unrounded(graph, name)
+            why = f", {graph.unrounded[name]}" if name in graph.unrounded else ""
+            return f"it reads the result of {source} in float32{why}"
     readers = [reader.op for reader in graph.nodes if node.output in reader.inputs and reader.op != "quantize"]
     return f"{readers[0]} reads its result in float32" if readers else "its scales have no int8 form in common"
-
-
-def _why_unrounded(graph: Graph, name: str) -> str:
-    """Why the quantizer chose not to round a value, after a comma; empty if it did not choose so."""
-    chosen = next((note for note in graph.notes if note.startswith(f"{name}: is not rounded ")), "")
-    why = chosen.partition(" is not rounded ")[2].partition(", for ")[0].partition("; ")[0]
-    return why and f", {why}"

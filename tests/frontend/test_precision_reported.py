@@ -28,7 +28,10 @@ def test_the_choice_is_reported_compared_and_saved(tmp_path: Path) -> None:
     program = torch.export.load(tmp_path / "net.pt2")
     model = q8.compile(program)
     model.save(tmp_path / "net.q8ta")
-    note = r": is stored in int16 since 8 bits are too few; alone they would leave [\d.]+ dB on the inputs of the cal"
+    note = (
+        r": is stored in int16 since 8 bits are too few; here alone they would leave the outputs [\d.]+ dB, where all "
+        r"values together should leave [\d.]+, for "
+    )
     for text in (str(model.report()), str(q8.load(tmp_path / "net.q8ta").report())):
         assert re.search(note, text), text
     comparison = q8.compare(module, program, (batches[0],))
@@ -43,6 +46,19 @@ def test_a_network_that_makes_noise_larger_is_named() -> None:
     torch.manual_seed(0)
     with pytest.warns(UserWarning, match="on the inputs of the calibration, .* the network makes noise larger"):
         quantized(module.eval(), [data(16, 8, seed=s) for s in range(4)])
+
+
+def test_of_several_outputs_the_one_is_named_that_a_prediction_is_of() -> None:
+    module = Plain(
+        lambda m, x: (m.other(x), torch.sin(3000 * m.head(x)) + m.other(x)),
+        head=nn.Linear(8, 4),
+        other=nn.Linear(8, 4),
+    )
+    torch.manual_seed(0)
+    batches = [data(16, 8, seed=s) for s in range(4)]
+    with pytest.warns(UserWarning, match=r"^output 1 \(add, \S+:\d+\) is predicted to keep .* leaves"):
+        program = quantized(module.eval(), batches)
+    assert re.search(r"dB were predicted for output 1 \(add, ", str(q8.compare(module, program, (batches[0],))))
 
 
 def test_no_warning_where_all_is_well() -> None:
@@ -80,7 +96,7 @@ def test_amounts_in_whole_numbers_are_as_far_off_as_predicted() -> None:
     for module in (amounts, labels):
         module.layer = layer
         program = quantized(module.eval(), given)
-        _, _, _, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
+        *_, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
         reference = q8.Session(q8.compile(program), "reference")
         pairs = [(module(x).numpy().astype(float), reference(x.numpy()).astype(float)) for x in given[:4]]
         wanted, found = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))

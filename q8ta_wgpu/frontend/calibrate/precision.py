@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
@@ -54,6 +55,7 @@ from q8ta_wgpu.frontend.calibrate.steps import (
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.calibrate.widen import widen
+from q8ta_wgpu.frontend.nodes import source_of
 
 _MOSTLY = 2.0
 """By what factor the yardstick's noise is larger with ranges of other inputs if most of it comes from clipping."""
@@ -94,12 +96,16 @@ class Precision:
 
     Attributes:
         notes: a sentence for each value that is widened.
+        unrounded: the names of values that are not rounded, and why.
+        output: which output that is; empty if there is only one.
         yardstick: signal to noise of the yardstick.
         int8: signal to noise of int8 everywhere.
         predicted: signal to noise of the choice.
     """
 
     notes: tuple[str, ...]
+    unrounded: tuple[tuple[str, str], ...]
+    output: str
     yardstick: float
     int8: float
     predicted: float
@@ -110,10 +116,10 @@ class Precision:
         if self.predicted >= max(min(self.yardstick - _SHORT, _FINE), _POOR):
             return ""
         way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
+        outputs = f"{self.output} is" if self.output else "the outputs are"
         found = (
-            f"the outputs are predicted to keep {self.predicted:.1f} dB of signal to noise on the inputs of the "
-            "calibration, where rounding nothing but weights and what layers read leaves "
-            f"{self.yardstick:.1f} dB"
+            f"{outputs} predicted to keep {self.predicted:.1f} dB of signal to noise on the inputs of the calibration, "
+            f"where rounding nothing but weights and what layers read leaves {self.yardstick:.1f} dB"
         )
         return f"{found}: the network makes noise larger; {way}" if self.yardstick < _POOR else f"{found}; {way}"
 
@@ -197,13 +203,28 @@ class Precisions:
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}
-        notes = tuple(step.note for step in steps if last[step.reading] is step)
+        kept = [step for step in steps if last[step.reading] is step]
+        judged, found = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf], None
+        if judged:
+            worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i])
+            notes = tuple(step.note(wanted[worst]) for step in kept)
+            unrounded = tuple((step.made.name, step.reason) for step in kept if step.width == "float32")
+            ratios = (decibels(noise[worst]) for noise in (self.yardstick, plain, predicted))
+            found = Precision(notes, unrounded, self._output(worst % len(self.floats[0])), *ratios)
         widen(self.module, self.storage, widths(steps))
-        judged = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf]
-        if not judged:
-            return None
-        worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i])
-        return Precision(notes, *(decibels(found[worst]) for found in (self.yardstick, plain, predicted)))
+        return found
+
+    def _output(self, index: int) -> str:
+        """The index of an output and the operator that computes it; empty if there is only one output."""
+        if len(self.floats[0]) == 1:
+            return ""
+        (end,) = self.module.graph.find_nodes(op="output")
+        results = [node for node in pytree.tree_leaves(end.args[0]) if isinstance(node, Node)]
+        node = results[index]
+        while node.op == "call_module":  # an observer
+            (node,) = node.all_input_nodes
+        place = source_of(node)
+        return f"output {index} ({node.name}{f', {place}' if place else ''})"
 
     def _choices(self) -> list[Step]:
         """Leaves values unrounded from which choices follow, if these flip more often than in the yardstick."""

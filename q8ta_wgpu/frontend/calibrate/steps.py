@@ -84,17 +84,28 @@ class Step:
         return isinstance(self.reading[0], Node) and self.reading[0].op == "call_module" and self.reading[1] == "others"
 
     @property
-    def note(self) -> str:
-        """A sentence for the report: how the value is stored, why, and at what cost."""
+    def made(self) -> Node:
+        """The operator that computes the value."""
+        stored = self.reading[0]
+        return stored if isinstance(stored, Node) else stored.value(stored.nodes[0])
+
+    @property
+    def reason(self) -> str:
+        """Why the value is stored so."""
+        return self.why or "since 8 bits are too few"
+
+    def note(self, wanted: float) -> str:
+        """A sentence for the report: how the value is stored, why, and at what cost. `wanted`: the noise to signal that
+        the outputs should have."""
         stored, role = self.reading
-        made = stored if isinstance(stored, Node) else stored.value(stored.nodes[0])
+        made = self.made
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
         if isinstance(stored, Node) and role == "products":
             made, how = next(iter(stored.users)), "reads weights of 16 bits"
         if self.is_table:
             made, how = next(iter(stored.users)), "reads a table of int16"
-        left = f"{decibels(self.noise):.1f} dB on the inputs of the calibration"
-        why = self.why or f"since 8 bits are too few; alone they would leave {left}"
+        left = f"{decibels(self.noise):.1f} dB, where all values together should leave {decibels(wanted):.1f}"
+        why = self.reason if self.why else f"{self.reason}; here alone they would leave the outputs {left}"
         source, what = source_of(made), "store" if self.is_table else "move"
         cost = _cost(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
         return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")

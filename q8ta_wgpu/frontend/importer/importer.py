@@ -77,7 +77,9 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         _keep(walk, read, buffer, initial[read], value)
     for index, dim, step, why in noted(program.graph_module, FIXED, ()):
         walk.graph.fixed[walk.graph.inputs[index], dim] = (step, why)
-    walk.graph.notes += noted(program.graph_module, PRECISION, ((),))[0]
+    notes, unrounded, *_ = noted(program.graph_module, PRECISION, ((), ()))
+    walk.graph.notes += notes
+    walk.graph.unrounded |= dict(unrounded)
     return walk.graph, structure
 
 
