@@ -41,8 +41,8 @@ def fixed_sizes(
     all.
 
     If the imported graph can be reshaped to other sizes, the module is traced with them, and must give that graph. All
-    sizes are changed at once, then sizes that are equal together, then each alone. `dynamic` are dimensions that are
-    known to have any size.
+    sizes are changed at once, to odd ones and to ones with as many factors of 2, then sizes that are equal together,
+    then each alone. `dynamic` are dimensions that are known to have any size.
     """
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
     first = import_piece(graph) if constants or any(map(_may_count, program.graph.nodes)) else None
@@ -54,13 +54,11 @@ def fixed_sizes(
         for dim in range(x.dim()):
             if (index, dim) not in dynamic:
                 alike.setdefault(x.shape[dim], []).append((index, dim))
-    grown = {
-        input_dim: 2 * size + 1
-        for size, dims in alike.items()
-        if network.resized(dict.fromkeys(dims, 2 * size + 1))
-        for input_dim in dims
-    }
+    sizes = [size for size, dims in alike.items() if network.resized(dict.fromkeys(dims, _odd(size)))]
+    grown, even = ({d: other(size) for size in sizes for d in alike[size]} for other in (_odd, _as_even))
     free = grown if grown and network.is_right(grown) else {}
+    if grown and not free:
+        network.is_right(even)  # the tries below need not be traced where this shows their result
     found: dict[InputDim, tuple[int, str]] = {}
     for size, dims in alike.items():
         together = dims[0] in free or network.step(size, dims, most=1) == _FREE
@@ -68,6 +66,16 @@ def fixed_sizes(
             alone = network.step(size, [input_dim]) if len(dims) > 1 and not together else None
             found[input_dim] = _FREE if together else alone or network.step(size, dims) or _FREE
     return [(*dim, step, why) for dim, (step, why) in found.items() if why]
+
+
+def _odd(size: int) -> int:
+    return 2 * size + 1
+
+
+def _as_even(size: int) -> int:
+    """The next size with as many factors of 2; an odd one becomes any odd one."""
+    factors = size & -size
+    return size + factors if factors > 1 else _odd(size)
 
 
 class _Network:
@@ -96,7 +104,7 @@ class _Network:
         `most` sizes are tried. None if the graph cannot be reshaped to any of them."""
         even = size & -size
         tried, why = 0, ""
-        for other, step in {2 * size + 1: 1, size + even: even, 2 * size: size}.items():
+        for other, step in {_odd(size): 1, size + even: even, 2 * size: size}.items():
             sizes = dict.fromkeys(dims, other)
             if tried == most or (graph := self.resized(sizes)) is None:
                 continue
@@ -117,10 +125,16 @@ class _Network:
 
     def _wrong(self, graph: Graph, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
         """The node of the module traced at these sizes that differs from a graph, empty if none, and whether only
-        numbers differ."""
+        numbers differ. Sizes are right if they were right beside others. They are wrong if they were wrong beside
+        others that are right."""
         key = frozenset(sizes.items())
-        if key not in self._seen:
-            self._seen[key] = self._traced_wrong(graph, sizes)
+        right = [seen for seen, (wrong, _) in self._seen.items() if not wrong]
+        if any(key <= seen for seen in right):
+            return "", False
+        for seen, found in self._seen.items():
+            if found[0] and key <= seen and any(seen - key <= other for other in (frozenset(), *right)):
+                return found
+        self._seen[key] = self._traced_wrong(graph, sizes)
         return self._seen[key]
 
     def _traced_wrong(self, graph: Graph, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
