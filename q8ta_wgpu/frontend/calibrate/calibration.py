@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import faults
+from q8ta_wgpu.frontend.calibrate.always import asked, by_rows
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
@@ -23,7 +24,7 @@ from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.recurrent_states import scale_states, watch_states
 from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
 from q8ta_wgpu.frontend.calibrate.state_precision import share_states, store_finely
-from q8ta_wgpu.frontend.calibrate.steps import asked, by_rows, widths
+from q8ta_wgpu.frontend.calibrate.steps import widths
 from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from q8ta_wgpu.frontend.calibrate.always import always, beside_states, by_rows, of_few
 from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
@@ -41,11 +42,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import (
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import (
     Step,
-    always,
-    beside_states,
-    by_rows,
     cheap,
-    of_few,
     ranked,
     traffic,
     unrounded,
