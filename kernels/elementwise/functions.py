@@ -111,6 +111,7 @@ class Row:
         clamp: for a function that clamps: attrs -> (low, high).
         as_curve: whether an epilogue can compute it as a piecewise linear curve.
         whole: whether its results are integers.
+        jumps: whether it jumps, so that no curve is like it. One that rounds is left to a curve, whose knots are near.
         of_integers: its definition for int32, (int64 array, attrs) -> array: bools of a comparison, else integers
             modulo 2^32. None where it takes float32 only.
         attrs: attributes of the tested calls.
@@ -127,6 +128,7 @@ class Row:
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     as_curve: bool = False
     whole: bool = False
+    jumps: bool = False
     of_integers: Callable[[Array, Attrs], Array] | None = None
     attrs: tuple[Attrs, ...] = ({},)
     tolerance: float = 1e-5
@@ -292,6 +294,7 @@ ROWS = (
             schema={"divisor": NUMBER},
             rules=rules,
             whole=name.endswith("divide"),
+            jumps=not name.endswith("divide"),
             of_integers=_divided_integers(integers),
             attrs=({"divisor": 0.75}, {"divisor": -3.0}),
         )
@@ -315,6 +318,7 @@ ROWS = (
         lambda x, _: np.isnan(x).astype(np.float64),
         aten={"isnan.default": _none},
         onnx={"IsNaN": _none},
+        jumps=True,
         tolerance=0,
     ),
     Row(
@@ -322,6 +326,7 @@ ROWS = (
         lambda x, _: np.isinf(x).astype(np.float64),
         aten={"isinf.default": _none},
         onnx_rules={"IsInf": aten_calls.onnx_isinf},
+        jumps=True,
         tolerance=0,
     ),
     Row(
@@ -329,6 +334,7 @@ ROWS = (
         lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)),
         aten={"sign.default": _none},
         onnx={"Sign": _none},
+        jumps=True,
         of_integers=lambda x, _: np.sign(x),
         tolerance=0,
     ),
@@ -339,6 +345,7 @@ ROWS = (
             schema={"number": NUMBER},
             rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
             onnx_rules={"Not": by_aten("aten.logical_not.default", "self")} if name == "eq" else {},
+            jumps=True,
             of_integers=_with_number(compare),
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,

@@ -130,7 +130,7 @@ def _op(index: int, row: Row) -> Op:
             row.clamp,
             row.as_curve,
             row.whole,
-            row.name in ("remainder", "fmod"),
+            row.jumps,
             reads_int16=True,
             gives_int16=True,
         ),

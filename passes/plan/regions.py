@@ -222,7 +222,7 @@ def _fuse_activation(found: Regions, region: Region) -> Region:
     node, value = after
     kind = kind_of(node)
     if isinstance(kind, Elementwise):
-        fits = kind.clamp is None and not kind.wraps
+        fits = kind.clamp is None and not kind.jumps
         if found.observable is not None:
             fits = fits and kind.as_curve
         elif isinstance(kind_of(region.first), WeightedSum):  # a factor is fused as `Region.factor`

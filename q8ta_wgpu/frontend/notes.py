@@ -10,7 +10,7 @@ FIXED = "q8ta_fixed"
 """Of a program: the dimensions of inputs from which the network computes numbers, as (input, dimension, step, reason);
 see `Graph.fixed`."""
 
-PRECISION = "q8ta_precision"
+PRECISION = "q8ta_widened"
 """Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs; a `Precision` of
 calibrate/precision.py as a tuple."""
 

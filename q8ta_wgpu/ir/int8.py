@@ -234,14 +234,14 @@ class Elementwise(Widths):
         as_curve: whether it can join a sum before rounding, as a piecewise linear curve: its slope is bounded, and its
             ends are asymptotes.
         whole: whether it gives whole numbers.
-        wraps: whether it jumps again and again, so that no curve is like it.
+        jumps: whether it jumps where a curve does not show it: a comparison, or what jumps again and again.
     """
 
     function: Callable[[Array, Attrs], Array]
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     as_curve: bool = False
     whole: bool = False
-    wraps: bool = False
+    jumps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from torch import nn
 import q8ta_wgpu as q8
 from bench.noise import decibels
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.frontend.notes import PRECISION
 from tests.precision_networks import NETWORKS, quantized
 from tests.quantizing import Plain, conv, data
 
@@ -29,8 +30,8 @@ def test_the_choice_is_reported_compared_and_saved(tmp_path: Path) -> None:
     model = q8.compile(program)
     model.save(tmp_path / "net.q8ta")
     note = (
-        r": is stored in int16 since 8 bits are too few; here alone they would leave the outputs [\d.]+ dB, where all "
-        r"values together should leave [\d.]+, for "
+        r": is stored in int16 since 8 bits are too few: here alone they would make [\d.,]+ (% of|times) the noise "
+        r"that the outputs should have at most, for "
     )
     for text in (str(model.report()), str(q8.load(tmp_path / "net.q8ta").report())):
         assert re.search(note, text), text
@@ -96,7 +97,7 @@ def test_amounts_in_whole_numbers_are_as_far_off_as_predicted() -> None:
     for module in (amounts, labels):
         module.layer = layer
         program = quantized(module.eval(), given)
-        *_, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
+        *_, predicted = program.graph_module.meta["custom"][PRECISION]
         reference = q8.Session(q8.compile(program), "reference")
         pairs = [(module(x).numpy().astype(float), reference(x.numpy()).astype(float)) for x in given[:4]]
         wanted, found = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))

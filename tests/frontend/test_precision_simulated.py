@@ -20,6 +20,7 @@ from q8ta_wgpu.frontend.calibrate.rounder import Rounder
 from q8ta_wgpu.frontend.calibrate.simulate import Run
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Width
+from q8ta_wgpu.frontend.notes import PRECISION
 from tests.precision_networks import NETWORKS, WITHIN, norms, quantized
 from tests.quantizing import Plain, data
 
@@ -40,7 +41,7 @@ def test_fewer_parts_are_tried_of_a_large_network(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(precision, "_LARGE", large)
         runs.append(0)
         program = quantized(module, batches)
-        *_, least, int8, predicted = program.graph_module.meta["custom"]["q8ta_precision"]
+        *_, least, int8, predicted = program.graph_module.meta["custom"][PRECISION]
         assert int8 < least - WITHIN < least - 0.6 < predicted
     assert runs[1] <= 0.75 * runs[0], runs
 

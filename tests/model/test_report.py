@@ -120,7 +120,8 @@ def near_zero(s: nn.Module, x: torch.Tensor) -> torch.Tensor:
             {
                 "sigmoid: sigmoid stays in float32: it reads the result of q8ta_conv2d in float32, since whole numbers "
                 "follow from it",
-                "add: add stays in float32: an input is not quantized; mul is float32",
+                "add: add stays in float32: it reads the result of affine in float32, since whole numbers follow from "
+                "it",
                 "gt: gt_scalar stays in float32: an input is not quantized; add is float32",
             },
         ),

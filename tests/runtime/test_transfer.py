@@ -28,8 +28,9 @@ def test_copies_are_equal(size: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3, 5), (9, 2, 1024, 300), (1, 2, 1024, 3000), (2, 2, 3, 600_000)])
-def test_copies_of_any_strides(shape: tuple[int, ...]) -> None:
+def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows without their padding, and axes in another order, as results lie in mapped memory."""
+    monkeypatch.setattr(transfer, "_THREADS", 4)
     padded = np.random.default_rng(0).integers(0, 255, (*shape[:-1], shape[-1] + 2) if shape else (), dtype=np.uint8)
     source = padded[..., :-2].swapaxes(-1, -2) if shape else padded
     found = transfer.copied(source)

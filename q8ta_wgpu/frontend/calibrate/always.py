@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import torch
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
@@ -20,6 +21,8 @@ from q8ta_wgpu.frontend.calibrate.steps import (
     at_once,
     cost_of,
     is_recurrent,
+    is_slice,
+    moved,
     reads_int16,
     sliced,
     stays_exact,
@@ -31,7 +34,7 @@ from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import is_transform, kind
 from q8ta_wgpu.graph_quantization.ranges import FEW
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Rowwise
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Rowwise, WeightedSum
 
 _NEAR = 32
 """A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
@@ -46,6 +49,9 @@ _EXPONENTIALS = ("aten.exp.default", "aten.exp2.default", "aten.expm1.default")
 
 _NOTICED = 2.0**-8
 """A change of an exponential's argument that leaves 59 dB of its signal, as a step of int16."""
+
+_POINTS = 1025
+"""Numbers of a range for which functions of it are computed."""
 
 _KEEP_TAILS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor")
 """Operators whose results are far larger for few elements if those of an operand are."""
@@ -89,7 +95,7 @@ def _finer(step: Step) -> Step:
     """A step to int16 of what an exponential reads, or to float32 where a step of int16 would change the exponential
     noticeably. That is so where values share their scale with far larger ones, as in a cat with sizes of boxes."""
     stored, _ = step.reading
-    if isinstance(stored, Node) or float(stored.wide.calculate_qparams()[0]) < _NOTICED:
+    if isinstance(stored, Node) or is_slice(stored) or float(stored.wide.calculate_qparams()[0]) < _NOTICED:
         return step
     return replace(step, width="float32", cost=cost_of(step.reading, "float32"))
 
@@ -122,22 +128,40 @@ def _arguments_of_exp(storage: Storage, stored: Stored) -> Iterator[Stored]:
     for node in map(stored.value, stored.nodes):
         found = False
         while isinstance(kind(node), Elementwise | Arithmetic) and len(node.all_input_nodes) == 1:
-            found = found or str(node.target) in _EXPONENTIALS
+            found = found or (str(node.target) in _EXPONENTIALS and _passes_1(storage, node))
             (node,) = node.all_input_nodes
-        if found and node in storage.values and float(getattr(storage.values[node].observer, "max_val", 0.0)) > 0.0:
+        if found and node in storage.values:
             yield storage.values[node]
 
 
+def _passes_1(storage: Storage, exponential: Node) -> bool:
+    """Whether an exponential passes 1 somewhere in the range of the stored value of which its argument is a function;
+    True where it is none of one value alone."""
+    behind, calls = exponential.all_input_nodes[0], list[Node]()
+    while behind not in storage.values:
+        if not isinstance(kind(behind), Elementwise | Arithmetic) or len(behind.all_input_nodes) != 1:
+            return True
+        calls.append(behind)
+        behind = behind.all_input_nodes[0]
+    observer = storage.values[behind].observer
+    low, high = (float(getattr(observer, name, 0.0)) for name in ("min_val", "max_val"))
+    met = torch.linspace(low, high, _POINTS) if math.isfinite(high - low) else torch.zeros(1)
+    for call in reversed(calls):
+        args = [met if isinstance(arg, Node) else arg for arg in call.args]
+        met = call.target(*args, **call.kwargs)  # type: ignore[operator]
+    return bool((met > 0).any())
+
+
 def _exponentials(storage: Storage) -> list[Step]:
-    """Stores exponentials above 1 in int16, and their sums and products, for all readers but layers and products."""
+    """Stores exponentials above 1 in int16, and their sums and products, for all readers but layers and products. A sum
+    with what a layer gives, as in a residual stream, ends that: it is as large for other elements."""
     large = set[Node]()
     for node in storage.module.graph.nodes:
         first, *_ = node.all_input_nodes or (None,)
         if str(node.target) in _EXPONENTIALS:
-            met = getattr(storage.values[first].observer, "max_val", 0.0) if first in storage.values else 1.0
-            grows = float(met) > 0.0
+            grows = _passes_1(storage, node)
         elif str(node.target) in _KEEP_TAILS:
-            grows = not large.isdisjoint(node.all_input_nodes)
+            grows = not large.isdisjoint(node.all_input_nodes) and not any(map(_is_of_layer, node.all_input_nodes))
         else:
             grows = first in large and (node in storage.values or isinstance(kind(node), Moves))
         if grows:
@@ -149,6 +173,12 @@ def _exponentials(storage: Storage) -> list[Step]:
         if stored.width == "int8" and not large.isdisjoint(stored.nodes) and stored.readers("others")
     ]
     return [at_once(reading, "int16", why) for reading in readings]
+
+
+def _is_of_layer(value: Node) -> bool:
+    """Whether a value is what a weighted sum gives, before or behind its observer."""
+    made = value.all_input_nodes[0] if value.op == "call_module" else value
+    return isinstance(kind(moved(made)), WeightedSum)
 
 
 def _divisors(storage: Storage) -> list[Step]:

@@ -15,7 +15,6 @@ from q8ta_wgpu.frontend.calibrate.always import asked, by_rows
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
-from q8ta_wgpu.frontend.calibrate.kept import met_where_kept
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.preparing import converted, prepared
@@ -72,19 +71,18 @@ def calibrate(
         InputError: there is no item, or one leads to NaN or an infinity.
     """
     count, zeros = 0, True
-    with met_where_kept(model):
-        run, ranges = _observing(model), [each for each in model.children() if isinstance(each, RangeObserver)]
-        for index, arguments in back.order(items) if back is not None else enumerate(items):
-            update(count)
-            zeros = zeros and not any(x.any() for x in arguments)
-            with faults.finite(model, arguments, index, buffers):
-                if back is not None and back.holds(arguments):
-                    back.meet(arguments)
-                else:
-                    run(*arguments)
-            for each in ranges:
-                each.peaks.end_item()
-            count += 1
+    run, ranges = _observing(model), [each for each in model.children() if isinstance(each, RangeObserver)]
+    for index, arguments in back.order(items) if back is not None else enumerate(items):
+        update(count)
+        zeros = zeros and not any(x.any() for x in arguments)
+        with faults.finite(model, arguments, index, buffers):
+            if back is not None and back.holds(arguments):
+                back.meet(arguments)
+            else:
+                run(*arguments)
+        for each in ranges:
+            each.peaks.end_item()
+        count += 1
     if not count:
         raise InputError("the calibration is empty: give an iterable of representative inputs")
     return count, zeros

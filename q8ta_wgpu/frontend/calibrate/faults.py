@@ -125,7 +125,6 @@ def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buff
     """The error of a value that is NaN or infinite. It names the buffer or the constant where the value is one, since
     the calibration is not at fault then."""
     node = observer.all_input_nodes[0]
-    way = f"leave what computes with it in float: Quantizer(skip={module_paths(node)[-1:] or ['...']})"
     if is_constant(node):
         made_of, place = origins(node), source_of(node)
         what = f"constant {made_of[0]}" if made_of == [str(node.target)] else "a constant"
@@ -133,11 +132,12 @@ def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buff
             what += f" computed from {', '.join(made_of)}"
         return InputError(
             f"{what}{f' at {place}' if place else ''} holds {_wrong(constant(prepared, node))}, whatever the inputs "
-            f"are: a range cannot be found for it. Let it be finite, or {way}"
+            f"are: a range cannot be found for it. Let it be finite: a large number in place of infinity"
         )
     states = [read for read, _ in states_of(prepared)]
     if node in states:
         name, initial = list(buffers.items())[states.index(node)]
+        way = f"leave what computes with it in float: Quantizer(skip={module_paths(node)[-1:] or ['...']})"
         return InputError(
             f"buffer {name} begins with {_wrong(initial)}: a range cannot be found for it. Let it begin with a finite "
             f"number near its later values, or {way}"

@@ -162,7 +162,9 @@ class Precisions:
         allowed = map(_allowed, self.yardstick, [*self.floats[0]] * 2 * len(self._rounders))
         self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
         lasting = itertools.compress(states_of(observed), self.calls.lasting)
-        first = [*always(self.storage), *self._choices(), *rows]
+        first = [*always(self.storage), *rows]
+        known = widths(first)
+        first += [step for step in self._choices() if step.reading not in known]
         known = widths(first)
         beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
         self._least = [step for step in beside if step.reading not in known]  # these may be left in float32
@@ -362,7 +364,7 @@ class Precisions:
         else None. The yardstick gives each operand of a sum its own scale."""
         if stored.width != "int8" or stored in self._by_rows or node not in self._own:
             return None
-        lows, highs = zip(*(self._own[each] for each in stored.nodes if each in self._own), strict=True)
+        lows, highs = zip(*(self._own[each] for each in stored.nodes), strict=True)
         scale, _ = self.rounder.scale(stored, "int8")
         (low, high), whole = self._own[node], max(highs) - min(lows)
         if not 0 < high - low < whole:

@@ -11,7 +11,6 @@ from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
-from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
 from q8ta_wgpu.frontend.nodes import is_in_attention, kind, source_of
@@ -26,6 +25,9 @@ each."""
 
 NOTHING = 0.01
 """The share of what a network moves and computes whose time nobody notices."""
+
+_OFTEN = 9.5
+"""The ratio from which on it is said in times, not in percent."""
 
 LITTLE = 2.0**15
 """Bytes that move in less time than a dispatch takes to begin. Nobody notices that time either."""
@@ -83,8 +85,10 @@ class Step:
             made, how = next(iter(stored.users)), "reads weights of 16 bits"
         if self.is_table:
             made, how = next(iter(stored.users)), "reads a table of int16"
-        left = f"{decibels(self.noise):.1f} dB, where all values together should leave {decibels(wanted):.1f}"
-        why = self.reason if self.why else f"{self.reason}; here alone they would leave the outputs {left}"
+        ratio = self.noise / wanted
+        share = f"{f'{ratio:,.0f} times' if ratio > _OFTEN else f'{100 * ratio:.2g} % of'} the noise"
+        share += " that the outputs should have at most"
+        why = self.reason if self.why else f"{self.reason}: here alone they would make {share}"
         source, what = source_of(made), "store" if self.is_table else "move"
         cost = cost_of(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
         return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")
@@ -175,17 +179,17 @@ def is_slice(stored: Stored) -> bool:
 
 def sliced(stored: Stored) -> set[Node]:
     """The weighted sums of whose results values are slices that are stored each by itself."""
-    sums = ((_moved(value), value) for value in map(stored.value, stored.nodes))
+    sums = ((moved(value), value) for value in map(stored.value, stored.nodes))
     return {made for made, value in sums if isinstance(kind(made), WeightedSum) and size_of(value) < size_of(made)}
 
 
 def is_recurrent(stored: Stored) -> bool:
     """Whether values are results of a recurrent layer, which has no others than int8: it would be computed in
     float32."""
-    return any(isinstance(kind(_moved(stored.value(node))), Recurrent) for node in stored.nodes)
+    return any(isinstance(kind(moved(stored.value(node))), Recurrent) for node in stored.nodes)
 
 
-def _moved(value: Node) -> Node:
+def moved(value: Node) -> Node:
     """The node whose result a value is, before it was moved or a part of it taken."""
     while value.target is operator.getitem or isinstance(kind(value), Moves):
         value = value.all_input_nodes[0]

@@ -48,7 +48,7 @@ class Reads:
 
 
 _SUMS = (WeightedSum, Recurrent, Product)
-_KEEP_INFINITIES = (Elementwise, Arithmetic, Moves)
+_KEEP_INFINITIES = (Elementwise, Arithmetic, Monotonic, Moves)
 
 
 @dataclass(eq=False)
@@ -218,6 +218,8 @@ def _asks_whether_finite(node: Node) -> bool:
 def _compares_with_infinity(node: Node) -> bool:
     """Whether a call compares a value with infinity or with itself, or asks for NaN. No small change of a number
     changes the answer."""
+    if getattr(node.meta.get("val"), "dtype", None) != torch.bool:
+        return False
     first, *others = node.args or (None,)
     compared = any(x is first or (isinstance(x, float) and math.isinf(x)) for x in others)
     return compared or node.target in (torch.ops.aten.isnan.default, torch.ops.aten.isinf.default)

@@ -205,7 +205,7 @@ def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str
     if reduce == "sum" and include_self:
         return _scatter_add(x, dim, index, src)
     beside = [d for d in range(x.dim()) if d != dim % x.dim()]
-    if reduce not in _EXTREMES or any(index.shape[d] != x.shape[d] for d in beside):
+    if reduce not in _EXTREMES or not x.dim() or not index.numel() or any(index.shape[d] != x.shape[d] for d in beside):
         return NotImplemented
     if index.numel() * x.shape[dim] > MOST_COMPARED:
         return NotImplemented
