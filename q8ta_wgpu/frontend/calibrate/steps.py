@@ -86,9 +86,9 @@ class Step:
         if self.is_table:
             made, how = next(iter(stored.users)), "reads a table of int16"
         ratio = self.noise / wanted
-        share = f"{f'{ratio:,.0f} times' if ratio > _OFTEN else f'{100 * ratio:.2g} % of'} the noise"
-        share += " that the outputs should have at most"
-        why = self.reason if self.why else f"{self.reason}: here alone they would make {share}"
+        share = f"{ratio:,.0f} times" if ratio > _OFTEN else f"{100 * ratio:.2g} % of"
+        most = f"here alone they would make {share} the noise that the outputs should have at most"
+        why = self.reason if self.why else f"{self.reason}: {most}"
         source, what = source_of(made), "store" if self.is_table else "move"
         cost = cost_of(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
         return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")
