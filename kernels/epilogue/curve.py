@@ -7,6 +7,8 @@ own result has no scale. The activation is then applied to the accumulator, in i
 * The activation at every knot is stored in 2^-14 steps of an int8 result, or 2^-10 steps of an int16 one.
 * Segments are the longest whose chords stay within 2^-10 of an int8 step (int16: 2^-8) of the activation.
 * Knots are multiples of the length, so that the corners of hardswish, leaky_relu and elu are knots.
+* The sum is in fractions of a segment, as many as let it be rounded by additions (magic_rounding.py): 2^-14 with up to
+  511 segments, 2^-13 with twice as many.
 
 The bytes are the same on every device. They differ from the float activation by its rounding only.
 """
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, QParams
+from q8ta_wgpu.kernels.epilogue import magic_rounding
 
 Function = Callable[[Array], Array]
 
@@ -40,6 +43,9 @@ _GRID = {INT8X4: 1 << 14, INT16X4: 1 << 16}
 
 _FARTHEST = 1e6
 
+MARGIN = 128
+"""Fractions of a segment by which sums are clamped outside of a curve, since float32 rounds the ends of intervals."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -48,6 +54,17 @@ class Curve:
     low: float
     step: float
     knots: NDArray[np.int32]
+
+    @property
+    def steps(self) -> float:
+        """Fractions of a segment for the real value 1."""
+        return 2.0 ** fraction(len(self.knots) - 1) / self.step
+
+
+def fraction(segments: int) -> int:
+    """Fraction bits of a sum before a curve of so many segments: 14, or less where sums could not be rounded by
+    additions."""
+    return min(arithmetic.FRACTION, ((magic_rounding.WIDEST - 2 * MARGIN) // segments).bit_length() - 1)
 
 
 def fit(
@@ -125,17 +142,19 @@ def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
     """The value of a curve: the definition of the stage `curve`.
 
     Args:
-        v: int64, distance from the first knot in 2^-14 segments. It is clamped to the curve.
+        v: int64, distance from the first knot in 2^-`fraction` segments. It is clamped to the curve.
         knots: int32 (segments + 1,), in fractions of output steps.
 
     Returns:
         int64, shape of `v`, in fractions of output steps.
     """
     table = knots.astype(np.int64)
-    within = np.clip(v, 0, ((len(table) - 1) << arithmetic.FRACTION) - 1)
-    segment, fraction = within >> arithmetic.FRACTION, within & ((1 << arithmetic.FRACTION) - 1)
+    segments = len(table) - 1
+    bits = fraction(segments)
+    within = np.clip(v, 0, (segments << bits) - 1)
+    segment, part = within >> bits, within & ((1 << bits) - 1)
     start, end = table[segment], table[segment + 1]
-    values: NDArray[np.int64] = start + (((end - start) * fraction) >> arithmetic.FRACTION)
+    values: NDArray[np.int64] = start + (((end - start) * part) >> bits)
     return values
 
 

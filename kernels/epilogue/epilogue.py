@@ -35,7 +35,7 @@ from q8ta_wgpu.kernels.epilogue.stages import (
     Table,
     from_plain,
 )
-from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual, Rows, Slopes
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Curve, Residual, Rows, Slopes
 
 ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| mul| table)?(( pixel_shuffle)? dequantize)?"
@@ -103,7 +103,8 @@ class Epilogue:
         if self.rounds_by_addition:
             hooks.remove("quad_value=requantized")
             hooks += ["Channel=MagicChannel", "channel_quad=magic_channels", "channel_from=magic_from"]
-            hooks += ["magic_bounds=bounded_by_range"] if isinstance(self.stages[0], Residual) else []
+            hooks += ["magic_bounds=bounded_by_range"] if isinstance(self.stages[0], Residual | Curve) else []
+            hooks += ["activated_bits=bits_on_curve"] if isinstance(self.stages[0], Curve) else []
             ends = isinstance(self.stages[-1], Requantize)
             hooks += (
                 ["quad_value=magic_rounded", "packed_result=packed_magic"]
@@ -128,9 +129,9 @@ class Epilogue:
     def rounds_by_addition(self) -> bool:
         """Whether its sums can be rounded by adding magic numbers (magic_rounding.py)."""
         first, *others = self.stages
-        rounds = others[0] if isinstance(first, Residual) else first
-        if not isinstance(rounds, Requantize):
-            return False
+        rounds = others[0] if isinstance(first, Residual | Curve) else first
+        if not isinstance(rounds, Requantize) or isinstance(first, Curve):
+            return isinstance(rounds, Requantize)  # curve.fraction sees to it that every curve's sums can
         added = 255 * first.multiplier if isinstance(first, Residual) else 0
         return ((rounds.hi - rounds.lo) << FRACTION) + added <= magic_rounding.WIDEST
 
@@ -260,14 +261,20 @@ def pack_offset(call: Call, offset: Array) -> Array:
     if call.attrs["epilogue"].keeps_accumulator:
         return np.pad(offset, (0, -len(offset) % 4))
     padded = np.pad(shifted(call, offset).astype(np.int64), (0, -len(offset) % 4))
-    least = most = 0
-    for stage, context in _stages(call):
-        if isinstance(stage, Residual):
-            least, most = -128 * stage.multiplier, 127 * stage.multiplier
-        if isinstance(stage, Requantize) and call.attrs["epilogue"].rounds_by_addition:
-            lowest, highest = ((end - context.zero) << FRACTION for end in (stage.lo, stage.hi))
-            return magic_rounding.pack(padded, lowest - most, highest - least)
+    if call.attrs["epilogue"].rounds_by_addition:
+        return magic_rounding.pack(padded, *_interval(call))
     return padded.astype(np.int32)
+
+
+def _interval(call: Call) -> tuple[int, int]:
+    """The interval of sums outside of which the result is constant, in fractions as the first stage counts them."""
+    (first, own), *_ = stages = list(_stages(call))
+    if isinstance(first, Curve):
+        return first.interval(own)
+    rounds, context = next((s, c) for s, c in stages if isinstance(s, Requantize))
+    lowest, highest = ((end - context.zero) << FRACTION for end in (rounds.lo, rounds.hi))
+    residual = first.multiplier if isinstance(first, Residual) else 0
+    return lowest - 127 * residual, highest + 128 * residual
 
 
 def params(call: Call) -> Params:

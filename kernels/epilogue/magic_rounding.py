@@ -14,6 +14,9 @@ that depends on the channel's bias.
 A compiler cannot merge the two float additions, since integers are added between them. It cannot contract the product
 and the first addition, since the clamp lies between them.
 
+Before a curve, sums are in fractions of its segments and the interval is the curve's. The bits of a position on it are
+clamped as floats, since positive floats have the order of their bits, and the curve's value is rounded as in 3.
+
 Shifts, masks, integer conversions and integer clamps, which many GPUs do at half the speed, become float additions. On
 an NVIDIA H200, products of small depth and depthwise convolutions take 7 to 12 % less time than with integers. The
 bytes are those of q8ta_wgpu/ir/arithmetic.py.
@@ -39,8 +42,8 @@ def pack(offset: NDArray[np.int64], lowest: int, highest: int) -> NDArray[np.int
     them.
 
     Args:
-        offset: int64 (channels,), in 2^-14 output steps; the number of channels is a multiple of 4.
-        lowest, highest: the interval of t + offset in which the result does not saturate, in 2^-14 output steps.
+        offset: int64 (channels,), in the fractions that t counts; the number of channels is a multiple of 4.
+        lowest, highest: the interval of t + offset outside of which the result is constant.
 
     Returns:
         int32 (channels / 4, 4, 4). For each group of four channels: offset + middle, and as the bits of float32 the

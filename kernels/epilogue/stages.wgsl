@@ -44,7 +44,7 @@ fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 
 // magic_rounding.py says what these are.
 fn magic_rounded(sum: vec4<f32>, channel: MagicChannel, residual: ResidualWord) -> vec4<i32> {
   let t = clamp(sum * channel.multiplier, channel.low, channel.high) + channel.magic;
-  let v = before_rounding(bitcast<vec4<i32>>(t) + channel.offset, residual);
+  let v = activated_bits(before_rounding(bitcast<vec4<i32>>(t) + channel.offset, residual));
   return whole_quad(magic_bounds(bitcast<vec4<f32>>(v)));
 }
 
@@ -128,12 +128,24 @@ fn prelu(v: vec4<i32>, channel: PreluChannel) -> vec4<i32> {
 }
 
 fn on_curve(v: vec4<i32>, channel: Channel) -> vec4<i32> {
-  let within = clamp(v, vec4<i32>(0), vec4<i32>(params.curve_end));
-  let at = within >> vec4<u32>(FRACTION);
-  let part = within & vec4<i32>((1i << FRACTION) - 1i);
+  return curve_at(clamp(v, vec4<i32>(0), vec4<i32>(params.curve_end)));
+}
+
+fn curve_at(within: vec4<i32>) -> vec4<i32> {
+  let at = within >> vec4<u32>(params.curve_bits);
+  let part = within & vec4<i32>((1i << params.curve_bits) - 1i);
   let start = vec4<i32>(curve[at.x], curve[at.y], curve[at.z], curve[at.w]);
   let end = vec4<i32>(curve[at.x + 1i], curve[at.y + 1i], curve[at.z + 1i], curve[at.w + 1i]);
-  return start + (((end - start) * part) >> vec4<u32>(FRACTION));
+  return start + (((end - start) * part) >> vec4<u32>(params.curve_bits));
+}
+
+// The same of the bits of floats that are 1.5 * 2^23 larger. Such floats have the order of their bits.
+fn activated_bits(v: vec4<i32>) -> vec4<i32> { return v; }
+
+fn bits_on_curve(v: vec4<i32>) -> vec4<i32> {
+  let ends = bitcast<vec2<f32>>(vec2<i32>(0, params.curve_end) + STEPS_BITS);
+  let within = clamp(bitcast<vec4<f32>>(v), vec4<f32>(ends.x), vec4<f32>(ends.y));
+  return curve_at(bitcast<vec4<i32>>(within) - STEPS_BITS) + STEPS_BITS;
 }
 
 // --- after_rounding: what is computed from the int8 value ---
@@ -148,9 +160,9 @@ fn plus_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
 
 fn times_addend(v: vec4<i32>, addend: u32) -> vec4<i32> {
   let product = (v - params.inner_zero) * (addend_lanes(addend) - params.addend_zero);
-  let limit = vec4<f32>(STEPS_LIMIT);
-  let steps = vec4<i32>(round(clamp(vec4<f32>(product) * params.product_multiplier, -limit, limit)));
-  return clamp(steps + params.sum_zero, vec4<i32>(params.sum_lo), vec4<i32>(params.sum_hi));
+  let range = vec2<f32>(vec2<i32>(params.sum_lo, params.sum_hi) - params.sum_zero);
+  let steps = clamp(vec4<f32>(product) * params.product_multiplier, vec4<f32>(range.x), vec4<f32>(range.y));
+  return bitcast<vec4<i32>>(steps + vec4<f32>(bitcast<f32>(STEPS_BITS))) - (STEPS_BITS - params.sum_zero);
 }
 
 fn in_table(v: vec4<i32>, addend: u32) -> vec4<i32> {

@@ -107,8 +107,20 @@ class Curve(Stage):
         return curves.evaluate(value, context.values)
 
     def fields(self, context: StageContext) -> Params:
+        bits, end = self._extent(context)
+        return {"curve_bits": np.uint32(bits), "curve_end": np.int32(end - 1)}
+
+    def interval(self, context: StageContext) -> tuple[int, int]:
+        """The interval outside of which sums give the curve's ends, in fractions of a segment, with a margin for the
+        rounding of its ends to float32."""
+        return -curves.MARGIN, self._extent(context)[1] + curves.MARGIN
+
+    def _extent(self, context: StageContext) -> tuple[int, int]:
+        """Fraction bits of a position on the curve, and its end in such fractions."""
         assert context.operand is not None
-        return {"curve_end": np.int32(((context.operand.numel - 1) << arithmetic.FRACTION) - 1)}
+        segments = context.operand.numel - 1
+        bits = curves.fraction(segments)
+        return bits, segments << bits
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
         curve = curves.fit(call.activation, out, call.lo, call.hi, reached + added, shortest)
         if curve is None:
             return "its activation is too steep for the output's scale"
-    steps = 2.0**arithmetic.FRACTION / curve.step if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
+    steps = curve.steps if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
     with np.errstate(all="ignore"):
         multiplier = np.asarray(scale * steps, np.float32)
         offset = np.rint((term - (curve.low if curve else 0.0)) * steps)

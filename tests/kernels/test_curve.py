@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.epilogue import curve
+from q8ta_wgpu.kernels.epilogue import curve, magic_rounding
+from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stages import Requantize
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Curve
+from q8ta_wgpu.model import reference
+from q8ta_wgpu.runtime.device import Device
+from tests import harness
 
 NAMES = ("silu", "gelu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "mish")
 
@@ -35,7 +41,7 @@ def test_within_rounding_of_the_function(name: str, out: QParams) -> None:
     found = curve.fit(FUNCTIONS[name], out, -128, 127)
     assert found is not None
     x = np.random.default_rng(1).normal(0, 1, 20000) * np.repeat([0.1, 1, 10, 1000], 5000)
-    v = np.rint(np.clip((x - found.low) / found.step * 2.0**arithmetic.FRACTION, -(2**40), 2**40)).astype(np.int64)
+    v = np.rint(np.clip((x - found.low) * found.steps, -(2**40), 2**40)).astype(np.int64)
     steps = curve.evaluate(v, found.knots) / 2.0**arithmetic.FRACTION
     bounds = -128 - out.zero, 127 - out.zero
     exact = FUNCTIONS[name](x) / out.scale
@@ -51,8 +57,8 @@ def test_int16_within_rounding_of_the_function(name: str, scale: float, zero: in
     found = curve.fit(FUNCTIONS[name], out, *out.range, farthest=50000 * scale)
     assert found is not None
     acc = np.random.default_rng(1).integers(-350000, 350000, 20000)
-    t = np.rint(acc.astype(np.float32) * np.float32(scale / 7 / found.step * 2.0**arithmetic.FRACTION))
-    v = t.astype(np.int64) + int(np.rint(-found.low / found.step * 2.0**arithmetic.FRACTION))
+    t = np.rint(acc.astype(np.float32) * np.float32(scale / 7 * found.steps))
+    v = t.astype(np.int64) + int(np.rint(-found.low * found.steps))
     steps = curve.evaluate(v, found.knots) / 2.0**arithmetic.INT16_FRACTION
     bounds = out.range[0] - zero, out.range[1] - zero
     exact = FUNCTIONS[name](acc * (scale / 7)) / scale
@@ -84,11 +90,19 @@ def test_tiny_values(name: str, zero: int) -> None:
     found = curve.fit(FUNCTIONS[name], out, -128, 127, farthest=0.01)
     assert found is not None and found.low >= -0.01 - found.step
     x = np.linspace(-0.01, 0.01, 20001)
-    v = np.rint((x - found.low) / found.step * 2.0**arithmetic.FRACTION).astype(np.int64)
+    v = np.rint((x - found.low) * found.steps).astype(np.int64)
     steps = curve.evaluate(v, found.knots) / 2.0**arithmetic.FRACTION
     bounds = -128 - zero, 127 - zero
     exact = FUNCTIONS[name](x) / out.scale
     assert np.abs(np.clip(steps, *bounds) - np.clip(exact, *bounds)).max() <= 2**-9
+
+
+def test_every_curve_fits_the_interval_in_which_sums_round_by_addition() -> None:
+    """The fractions of all its segments do, and no more than 14 bits or twice the segments would."""
+    for segments in range(1, curve.MOST_SEGMENTS + 1):
+        bits = curve.fraction(segments)
+        assert (segments << bits) + 2 * curve.MARGIN <= magic_rounding.WIDEST
+        assert bits == arithmetic.FRACTION or (segments << bits + 1) + 2 * curve.MARGIN > magic_rounding.WIDEST
 
 
 def test_sums_that_are_always_zero_have_a_curve() -> None:
@@ -104,3 +118,31 @@ def test_a_function_too_steep_is_refused() -> None:
 )
 def test_knots_of_a_file_are_checked(knots: Array) -> None:
     assert curve.valid(knots.astype(np.int32))
+
+
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_sums_at_the_ends_of_a_curve(end: str, device: Device) -> None:
+    """Sums of large terms that lie up to 200 fractions of a segment before or behind an end: 0 mismatches. float32
+    rounds the interval that such a channel is clamped to by up to 64."""
+    steep, segments, tie = curve.STEEPEST - 1, 40, 2 ** (arithmetic.FRACTION - 1)
+    at_end = 0 if end == "first" else segments * steep - (steep >> arithmetic.FRACTION) - 2
+    knots = (np.arange(segments + 1) * steep + tie - at_end).astype(np.int32)
+    beyond = np.arange(-200, 201, 2)
+    target = beyond + (0 if end == "first" else segments << curve.fraction(segments))
+    weight = np.full((len(beyond), 16), 127, np.int8)
+    sign = np.where(np.arange(len(beyond)) % 2, 1, -1)
+    multiplier, sums = (8192.0 * sign).astype(np.float32), 16 * 127 * 16
+    graph = Graph(["x"], ["y"])
+    graph.types["x"] = TensorType((9, 16), INT8X4, QParams(0.02, 0))
+    graph.types["y"] = TensorType((9, len(beyond)), INT8X4, QParams(0.02, 0))
+    offset = (target - sums * 8192 * sign).astype(np.int32)
+    constants = (weight, multiplier, offset, np.zeros(len(beyond), np.int32), knots)
+    names = [graph.add_constant(f"c{i}", array) for i, array in enumerate(constants)]
+    attrs = {"epilogue": Epilogue((Curve(), Requantize(-128, 127)))}
+    graph.nodes.append(Node("q8ta_linear", ("x", *names), "y", attrs))
+    inputs = {"x": np.full((9, 16), 16, np.int8)}
+    expected = reference.run(graph, inputs)["y"]
+    assert set(np.unique(expected)) == {0, 1}  # it rises at the end itself, behind a tie
+    for name, plan in [*harness.plans(graph, 0)][::4]:
+        (result,) = harness.run_poisoned(graph, inputs, plan, device)
+        np.testing.assert_array_equal(result, expected, err_msg=name)
