@@ -144,22 +144,22 @@ class Comparison:
     def __str__(self) -> str:
         head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  {'stored':7}  {'noise by':8}  layer"
         rows = [
-            f"{x.lost:8.1f} {x.snr:8.1f} {x.simulated:8.1f} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
+            f"{x.lost:z8.1f} {x.snr:z8.1f} {x.simulated:z8.1f} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
             + f"{x.name} {x.source}".rstrip()
             + (" (output)" if x.output else "")
             for x in self.layers
         ]
         if self.predicted is not None and self.yardstick is not None:
             rows.append(
-                f"{self.predicted:.1f} dB were predicted for {self.predicted_output or 'the outputs'} on the inputs of "
-                "the calibration, where rounding nothing but weights and what they are multiplied by leaves "
-                f"{self.yardstick:.1f}"
+                f"{self.predicted:z.1f} dB were predicted for {self.predicted_output or 'the outputs'} on the inputs "
+                "of the calibration, where rounding nothing but weights and what they are multiplied by leaves "
+                f"{self.yardstick:z.1f}"
             )
         outputs = [[x.snr for x in call.layers if x.output] for call in self.calls]
         if found := [min(call) for call in outputs if call]:
             rows.append(
-                f"outputs of {len(found)} calls: {found[0]:.1f} dB in the first, {found[-1]:.1f} in the last, "
-                f"{min(found):.1f} in the worst"
+                f"outputs of {len(found)} calls: {found[0]:z.1f} dB in the first, {found[-1]:z.1f} in the last, "
+                f"{min(found):z.1f} in the worst"
             )
         return "\n".join([head, *rows, *self.advice])
 

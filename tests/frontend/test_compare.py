@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves as leaves
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate.precision import Precision
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from tests import states
 from tests.quantizing import INT8, Plain, conv, data
@@ -171,6 +172,15 @@ def test_no_layer_is_named_that_has_little_noise_beside_clipping() -> None:
     lossy = Layer("mul", "gate", "", 37.0, 37.0, 3.5, 0.0, 1)
     output = Layer("linear", "head", "", 5.0, 5.0, 0.0, 0.0, 2, output=True, cause="before")
     assert [line.partition(":")[0] for line in Comparison((clipped, lossy, output), 40.0, 40.0).advice] == ["x"]
+
+
+def test_a_zero_has_no_sign() -> None:
+    """Nor has what is rounded to it."""
+    output = Layer("linear", "", "", -0.0, -0.04, -0.04, 0.0, 0, output=True)
+    found = Comparison((output,), predicted=-0.04, yardstick=-0.04)
+    said = f"{Comparison((output,), -0.04, -0.04, (found,))}{Precision((), (), '', -0.04, 0.0, -0.04).warning}"
+    assert "0.0 dB" in said
+    assert "-0.0" not in said
 
 
 def test_a_difference_inherits_its_noise() -> None:

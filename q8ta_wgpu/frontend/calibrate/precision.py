@@ -115,8 +115,8 @@ class Precision:
         way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
         outputs = f"{self.output} is" if self.output else "the outputs are"
         found = (
-            f"{outputs} predicted to keep {self.predicted:.1f} dB of signal to noise on the inputs of the calibration, "
-            f"where rounding nothing but weights and what layers read leaves {self.yardstick:.1f} dB"
+            f"{outputs} predicted to keep {self.predicted:z.1f} dB of signal to noise on the inputs of the calibration"
+            f", where rounding nothing but weights and what layers read leaves {self.yardstick:z.1f} dB"
         )
         return f"{found}: the network makes noise larger; {way}" if self.yardstick < _POOR else f"{found}; {way}"
 
