@@ -29,7 +29,7 @@ MAX_TEXT = 1 << 25
 
 MAX_MESSAGE = 600
 
-_WAY_OUT = "If it was one, it is cut short or damaged: copy it again, or write it again by model.save(path)"
+_AGAIN = "copy it again, or write it again by model.save(path)"
 
 _HEAD = re.compile(r'\{"sha256":"([0-9a-f]{64})",("version":([0-9]{1,40}),)')
 
@@ -65,14 +65,17 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
     head = _HEAD.match(text)
     if head is None:
         raise ModelFileError(
-            f"{path} was damaged or altered: its model does not start with a checksum and a version. {_WAY_OUT}"
+            f"{path} holds no model that starts with a checksum and a version. If model.save wrote it, it has changed "
+            f"since: {_AGAIN}"
         )
     if (version := int(head[3])) != VERSION:
         way = "upgrade q8ta-wgpu" if version > VERSION else "compile the model again"
         raise ModelFileError(f"{path} has format version {version}, this library reads version {VERSION}: {way}")
     body = "{" + text[head.start(2) :]
     if head[1] != _digest(body, constants):
-        raise ModelFileError(f"{path} was damaged or altered: its contents do not match its checksum. {_WAY_OUT}")
+        raise ModelFileError(
+            f"{path} has changed since model.save wrote it, as its checksum is of other contents: {_AGAIN}"
+        )
     try:
         return decode(body, constants)
     except (GraphError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -97,9 +100,12 @@ def _container(path: Path) -> tuple[str, dict[str, Array]]:
                     f"{MAX_TEXT} and {MAX_TENSORS}"
                 )
             return text, {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or _short(error)}") from error
+    except (SafetensorError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
         raise ModelFileError(
-            f"{path} is not a readable .q8ta (safetensors) file: {_short(error)}. {_WAY_OUT}"
+            f"{path} is not a readable .q8ta (safetensors) file: {_short(error)}. If model.save wrote it, it was cut "
+            f"short or has changed since: {_AGAIN}"
         ) from error
 
 

@@ -144,11 +144,12 @@ def test_missing_and_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(modelfile, "safe_open", forbidden)
-    with pytest.raises(ModelFileError, match="Permission denied"):
+    with pytest.raises(ModelFileError, match=r"^cannot read .*net.q8ta: Permission denied$"):
         q8.load(path)
 
 
 def test_truncated(saved: bytes, tmp_path: Path) -> None:
+    assert "If model.save wrote it, it was cut short" in refused(saved[:100], tmp_path)
     for size in [*range(0, 64), *range(64, len(saved), 61), *range(len(saved) - 16, len(saved))]:
         refused(saved[:size], tmp_path)
     refused(saved + b"\0", tmp_path)
