@@ -36,6 +36,20 @@ INPUTS = (torch.float32, torch.bool, torch.int8, *INTEGERS)
 """Dtypes of a network's inputs, unless they are already quantized."""
 
 
+_WITH_EFFECTS = torch.ops.higher_order.with_effects
+
+
+def called(node: Node) -> Any:
+    """The operator that a node calls. torch wraps operators with effects, such as printing, in one that also takes and
+    gives a token, which keeps their order."""
+    return node.args[1] if node.target is _WITH_EFFECTS else node.target
+
+
+def is_effect(node: Node) -> bool:
+    """Whether nothing but the token is read of what such a wrapped operator gives."""
+    return node.target is _WITH_EFFECTS and not any(user.args[1] and user.users for user in node.users)
+
+
 def kind(node: Any) -> Int8 | None:
     """The int8 kind of the operator that a node calls."""
     name = str(node.target) if isinstance(node, Node) else ""

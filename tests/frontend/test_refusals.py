@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._library.effects import EffectType
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError
@@ -254,3 +255,26 @@ def test_what_quantize_cannot_take(case: str) -> None:
         )
     assert torch.equal(x, X)
     assert len(str(caught.value)) < 700
+
+
+def test_what_only_prints_changes_no_result(capfd: pytest.CaptureFixture[str]) -> None:
+    """torch makes a call of its own around such an operator where it decomposes a program."""
+    show, x = torch.ops.higher_order.print, data(64, 8)
+    module = Plain(lambda s, x: (show("at {}", 3), s.linear(x))[1], linear=nn.Linear(8, 8)).eval()
+    found = q8.Session(q8.compile(q8.quantize(module, (x,), [x], progress=False)), "reference")(x)
+    assert "at 3" in capfd.readouterr().out
+    torch.testing.assert_close(torch.from_numpy(found), module(x), atol=0.05, rtol=0)
+
+
+def test_an_operator_with_effects_is_named() -> None:
+    """Not the call that torch makes around it."""
+
+    @torch.library.custom_op("q8ta_tests::logged", mutates_args=())
+    def logged(x: Tensor) -> Tensor:
+        return x * 2
+
+    logged.register_fake(torch.empty_like)
+    torch.library._register_effectful_op("q8ta_tests::logged", EffectType.ORDERED)
+    module = around_conv(lambda s, x: s.conv(torch.ops.q8ta_tests.logged(x)))
+    with pytest.raises(UnsupportedError, match=r"\n  q8ta_tests.logged.default at quantizing.py:\d+: this operator is"):
+        q8.quantize(module, (X,), [X], progress=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from q8ta_wgpu.errors import UnsupportedError
-from q8ta_wgpu.frontend.nodes import source_of
+from q8ta_wgpu.frontend.nodes import called, source_of
 
 _WAY_OUT = (
     "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
@@ -32,8 +32,8 @@ class Problems:
 
     def add(self, reason: str, node: torch.fx.Node) -> None:
         """Adds a problem of a call or an input."""
-        called = node.op == "call_function"
-        operator_name, position = (_name(node.target), source_of(node) or node.name) if called else ("", "")
+        is_call = node.op == "call_function"
+        operator_name, position = (_name(called(node)), source_of(node) or node.name) if is_call else ("", "")
         self.positions.setdefault((operator_name, reason), []).append(position)
         self.nodes.setdefault(node.name, reason)
 

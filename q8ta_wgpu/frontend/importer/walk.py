@@ -35,6 +35,7 @@ from q8ta_wgpu.frontend.nodes import (
     QDQ,
     integer,
     is_complex,
+    is_effect,
     is_float,
     kind,
     named_arguments,
@@ -201,6 +202,8 @@ class Walk(GraphBuilder):
             return self._result(node)
         if isinstance(node.meta.get("val"), torch.SymInt):
             return integer(node.meta["val"])
+        if is_effect(node):
+            return self._stand_in(node)
         if any(map(is_complex, (node, *node.all_input_nodes))):
             way = "it is not supported for complex numbers: compute with torch.view_as_real's parts"
             known = "what reads it is not supported for complex numbers (a result must be torch.view_as_real of them)"
