@@ -77,7 +77,7 @@ def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
         if q is None:
             if not isinstance(constant, np.ndarray) or constant.size != 1:
                 return _not_a_number(position)
-            number = float(np.nan_to_num(constant.reshape(()) / out.scale, nan=0.0))
+            number = float(np.nan_to_num(constant.astype(np.float64).reshape(()) / out.scale, nan=0.0))
         if factor is None:
             return "the ratio of its scales is not a finite float32"
         limit = arithmetic.STEPS_LIMIT

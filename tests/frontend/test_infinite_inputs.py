@@ -52,3 +52,11 @@ def test_what_asks_nothing(function: Callable[[Tensor], Tensor]) -> None:
     items = [data(4, 8, seed=i) for i in range(9)]
     report = q8.compile(q8.quantize(module, (items[0],), items, progress=False)).report()
     assert report.exact and not report.float32
+
+
+def test_the_largest_float_in_int16() -> None:
+    """nan_to_num puts it in place of an infinity. In steps of int16 it passed float32, of which numpy warned."""
+    module = Plain(lambda m, x: m.get_submodule("layer")((x + x).nan_to_num(0.5)), layer=nn.Linear(8, 4)).eval()
+    items = [data(4, 8, seed=i) for i in range(9)]
+    model = q8.compile(q8.quantize(module, (items[0],), items, progress=False))
+    assert "q16ta_where" in {node.op for node in model.graph.nodes}
