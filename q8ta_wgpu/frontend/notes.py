@@ -12,7 +12,7 @@ see `Graph.fixed`."""
 
 PRECISION = "q8ta_widened"
 """Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs; a `Precision` of
-calibrate/precision.py as a tuple."""
+calibrate/precision.py as a tuple, unless it is empty."""
 
 ASKED = "q8ta_asked"
 """Of a program: the precision that its `Quantizer` was asked for; none of another quantizer."""

@@ -21,6 +21,7 @@ from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.calibration import calibrate, observed, quantized, taken
 from q8ta_wgpu.frontend.calibrate.equalize import enough
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
+from q8ta_wgpu.frontend.calibrate.precision import Precision
 from q8ta_wgpu.frontend.calibrate.preparing import transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.pt2e import quietly
@@ -207,13 +208,13 @@ def _quantized(
     notes = {
         ASKED: isinstance(asked.quantizer, Quantizer) and asked.own.precision,
         FIXED: fixed,
-        PRECISION: found and astuple(found),
+        PRECISION: found != Precision() and astuple(found),
         SIZES: follows and follows.sizes.of_program(int8).plain,
     }
     for name, said in notes.items():
         if said:
             note(int8.graph_module, name, said)
-    return int8, faults.ZEROS if zeros else lost or (found.warning if found else "")
+    return int8, faults.ZEROS if zeros else lost or found.warning
 
 
 def _fixed(

@@ -16,7 +16,7 @@ from torch.fx import Node
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import heads, need, precision
 from q8ta_wgpu.frontend.calibrate.need import needs
-from q8ta_wgpu.frontend.calibrate.precision import Precisions
+from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import shares_in_steps
 from q8ta_wgpu.kernels.attention.attention import COARSE, powers
 from tests.quantizing import Plain, data
@@ -66,8 +66,9 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
         sizes.add(x.numel())
         return shares_in_steps(x)
 
-    def choose(self: Precisions) -> None:
+    def choose(self: Precisions) -> Precision:
         found.append((self._noise({}), list(needs(self.storage, self.rounder, self.calls, [0]).values())))
+        return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
     for module in (need, precision):
@@ -99,9 +100,10 @@ def test_shares_that_fit_are_computed_once(held: int, monkeypatch: pytest.Monkey
         computed.append(x.numel())
         return shares_in_steps(x)
 
-    def choose(self: Precisions) -> None:
+    def choose(self: Precisions) -> Precision:
         computed.clear()
         found.append(list(needs(self.storage, self.rounder, self.calls, [0]).values()))
+        return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
     monkeypatch.setattr(need, "shares_in_steps", shares)

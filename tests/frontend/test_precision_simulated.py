@@ -15,7 +15,7 @@ from q8ta_wgpu.frontend.calibrate import precision
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
-from q8ta_wgpu.frontend.calibrate.precision import Precisions
+from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
 from q8ta_wgpu.frontend.calibrate.simulate import Run
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
@@ -50,12 +50,13 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
     """The noise of one value rounded alone, within 3 dB of its first order."""
     seen: list[tuple[float, float]] = []
 
-    def choose(self: Precisions) -> None:
+    def choose(self: Precisions) -> Precision:
         for reading, amount in needs(self.storage, self.rounder, self.calls, [0]).items():
             every: dict[Reading, Width] = {(s, role): "float32" for s in self.storage.stored for role in ROLES}
             every.update({(softmax, "others"): "int16" for softmax in self.storage.attention})
             every.pop(reading)
             seen.append((decibels_of(amount), decibels_of(self._noise(every)[-1])))
+        return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
     monkeypatch.setattr(Precisions, "_weight", lambda self, node, value, reader: value)
@@ -82,7 +83,7 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         backward.append(1)
         return gradients(*args, **named)
 
-    def choose(self: Precisions) -> None:
+    def choose(self: Precisions) -> Precision:
         known, stored = self._ranges[-1], frozenset(self.storage.stored)
         rounders = [Rounder(known, {}, whole) for whole in (stored, frozenset[Any]())]
         backward.clear()
@@ -93,6 +94,7 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         assert 0 < len(differ) < len(alone[0])
         for shared, own in zip(apart, alone, strict=True):
             assert shared == pytest.approx({reading: own[reading] for reading in differ}, rel=1e-5)
+        return Precision()
 
     monkeypatch.setattr(RangeObserver, "_best_range", lambda self, low, high: (max(low, -2.0), high))  # not of tanh
     monkeypatch.setattr(torch.autograd, "grad", counted)
@@ -133,7 +135,7 @@ def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.M
         runs[-1] += 1
         return run_node(self, n)
 
-    def choose(self: Precisions) -> None:
+    def choose(self: Precisions) -> Precision:
         every = [(stored, role) for stored in self.storage.stored for role in ROLES if stored.readers(role)]
         last, before = every[-1], every[-2]
         choices: list[dict[Reading, Width]] = [
@@ -153,6 +155,7 @@ def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.M
                 found.append(self._noise(choice))
             assert all(b < runs[0] / 2 for b in runs[1:3]) if kept else len(set(runs)) == 1, runs
         assert found[:4] == found[4:]
+        return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
     monkeypatch.setattr(Run, "run_node", counted)

@@ -103,19 +103,16 @@ def _observing(model: GraphModule) -> Callable[..., Any]:
 
 def quantized(
     model: GraphModule, program: ExportedProgram, own: Quantizer, back: HeldBack | None, states: States | None
-) -> tuple[ExportedProgram, str, Precision | None]:
-    """The int8 program of a calibrated module, a warning about values that int8 makes constant, and the precision
-    chosen with the items that were held back."""
+) -> tuple[ExportedProgram, str, Precision]:
+    """The int8 program of a calibrated module, a warning about values that int8 makes constant, and the precision,
+    which the items that were held back decide about if there are any."""
     buffers = states.buffers if states else {}
     faults.check_ranges(model, buffers)
     scale_states(model)
     precisions = Precisions(model, back, own.dynamic) if back is not None else None
     if own.fit_weights:
         _round_weights(model, precisions)
-    precision = precisions.choose() if precisions is not None else None
-    if precisions is None:
-        storage = Storage(model)
-        widen(model, storage, widths([*asked(storage), *(by_rows(storage) if own.dynamic else [])]))
+    precision = precisions.choose() if precisions is not None else _least(model, own.dynamic)
     store_finely(model)
     lost = faults.lost_values(model)
     int8 = converted(model)
@@ -123,6 +120,15 @@ def quantized(
     if own.dynamic:
         insert_rows(int8)
     return lifted(int8, program, buffers), lost, precision
+
+
+def _least(model: GraphModule, dynamic: bool) -> Precision:
+    """Widens what is widened whatever noise it makes."""
+    storage = Storage(model)
+    steps = [*asked(storage), *(by_rows(storage) if dynamic else [])]
+    found = Precision.of(steps)
+    widen(model, storage, widths(steps))
+    return found
 
 
 def _round_weights(model: GraphModule, precisions: Precisions | None) -> None:

@@ -89,7 +89,8 @@ _POOR = 10.0
 
 @dataclass(frozen=True)
 class Precision:
-    """The choice of widths, and the signal to noise in dB of the output that is farthest below the yardstick.
+    """The choice of widths, and the signal to noise in dB of the output that is farthest below the yardstick; None
+    where nothing was simulated, or no output has noise.
 
     Attributes:
         notes: a sentence for each value that is widened.
@@ -100,16 +101,24 @@ class Precision:
         predicted: signal to noise of the choice.
     """
 
-    notes: tuple[str, ...]
-    unrounded: tuple[tuple[str, str], ...]
-    output: str
-    yardstick: float
-    int8: float
-    predicted: float
+    notes: tuple[str, ...] = ()
+    unrounded: tuple[tuple[str, str], ...] = ()
+    output: str = ""
+    yardstick: float | None = None
+    int8: float | None = None
+    predicted: float | None = None
+
+    @staticmethod
+    def of(steps: Sequence[Step], wanted: float = math.inf) -> Precision:
+        """The choice of steps. `wanted`: the noise to signal that the outputs should have."""
+        notes = tuple(step.note(wanted) for step in steps)
+        return Precision(notes, tuple((step.made.name, step.reason) for step in steps if step.width == "float32"))
 
     @property
     def warning(self) -> str:
         """A warning about low signal to noise; empty if there is no reason for one."""
+        if self.predicted is None or self.yardstick is None:
+            return ""
         if self.predicted >= max(min(self.yardstick - _SHORT, _FINE), _POOR):
             return ""
         way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
@@ -177,9 +186,8 @@ class Precisions:
         pairs = enumerate(zip(self._noise_of_sums(), self._allowed, strict=True))
         return any(ratio > allowed for i, (ratio, allowed) in pairs if self._is_whole(i))
 
-    def choose(self) -> Precision | None:
-        """Chooses widths and changes the module accordingly. Returns None where the yardstick rounds nothing that
-        reaches an output."""
+    def choose(self) -> Precision:
+        """Chooses widths and changes the module accordingly."""
         plain = predicted = self._noise({})
         first = len(plain) - len(self.floats[0])  # with ranges of other inputs no more is wanted than is allowed
         wanted = self._allowed[:first] + list(map(_wanted, self._allowed[first:], plain[first:], self.floats[0]))
@@ -203,13 +211,12 @@ class Precisions:
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}
         kept = [step for step in steps if last[step.reading] is step]
-        judged, found = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf], None
-        if judged:
-            worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i])
-            notes = tuple(step.note(wanted[worst]) for step in kept)
-            unrounded = tuple((step.made.name, step.reason) for step in kept if step.width == "float32")
+        judged = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf]
+        worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i], default=None)
+        found = Precision.of(kept, math.inf if worst is None else wanted[worst])
+        if worst is not None:
             ratios = (decibels(noise[worst]) for noise in (self.yardstick, plain, predicted))
-            found = Precision(notes, unrounded, self._output(worst % len(self.floats[0])), *ratios)
+            found = Precision(found.notes, found.unrounded, self._output(worst % len(self.floats[0])), *ratios)
         widen(self.module, self.storage, widths(steps))
         return found
 

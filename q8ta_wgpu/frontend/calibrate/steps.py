@@ -77,7 +77,7 @@ class Step:
 
     def note(self, wanted: float) -> str:
         """A sentence for the report: how the value is stored, why, and at what cost. `wanted`: the noise to signal that
-        the outputs should have."""
+        the outputs should have; infinite where no output has noise."""
         stored, role = self.reading
         made = self.made
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
@@ -88,7 +88,7 @@ class Step:
         ratio = self.noise / wanted
         share = f"{ratio:,.0f} times" if ratio > _OFTEN else f"{100 * ratio:.2g} % of"
         most = f"here alone they would make {share} the noise that the outputs should have at most"
-        why = self.reason if self.why else f"{self.reason}: {most}"
+        why = self.reason if self.why or wanted == math.inf else f"{self.reason}: {most}"
         source, what = source_of(made), "store" if self.is_table else "move"
         cost = cost_of(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
         return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")
