@@ -185,7 +185,7 @@ def _op(name: str, log: bool) -> Op:
         reference=_log_softmax if log else _softmax,
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("softmax",), ("x", "y"), rows.along, _params, 3, {"LOG": int(log)}),),
-        aten={f"aten.{name}.int": _import(name), f"aten._{name}.default": _import(name)},
+        aten=dict.fromkeys((f"aten.{name}.int", f"aten._{name}.default", f"aten._safe_{name}.default"), _import(name)),
         onnx={"LogSoftmax" if log else "Softmax": _onnx(name)},
         int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), True, reads_int16=True, gives_int16=True),
         cases=(

@@ -18,6 +18,7 @@ from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
+from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
@@ -244,6 +245,7 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
     known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]
     for transform in (lambda _: None, Quantizer().transform_for_annotation):  # other quantizers do not expand attention
         transform(graph)
+        give_zeros(graph)
         found = graph.graph.find_nodes(op="placeholder")
         same = dict(zip(inputs, found, strict=True))
         found = [node for node in graph.graph.nodes if node.op == "call_function"]

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.graph import CodeGen, PythonCode
 
 from q8ta_wgpu.frontend.calibrate.equalize import equalize
+from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.nodes import normalizes
 
@@ -109,11 +110,13 @@ class _Shown(Quantizer):  # type: ignore[misc]
         self._seen = seen
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Shows the batch norms, applies the quantizer's own transform, and equalizes channels."""
+        """Shows the batch norms, applies the quantizer's own transform, lets rows that are masked as a whole give
+        zeros, and equalizes channels."""
         _show_norms(model)
         found = transformed(model, self._quantizer)
         if self._seen is not None:
             self._seen(found)
+        give_zeros(found)
         if self._equal_for:
             equalize(found, self._equal_for)
             self._equal_for = ()

@@ -67,7 +67,9 @@ def _repeated(call: Callable[..., Node], x: Node, times: int) -> Node:
 
 
 def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, Any]) -> Node | None:
-    """The term of the scores: a new constant for constant bools and for a causal attention; None if there is none."""
+    """The term of the scores: a new constant for constant bools and for a causal attention; None if there is none. It
+    has -inf only where a row may be masked as a whole, for which torch's attention gives zeros, and so does
+    calibrate/masked_rows.py."""
     mask = arguments.get("attn_mask")
     if arguments.get("is_causal"):
         unmasked = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
@@ -77,6 +79,7 @@ def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, An
         unmasked = constant(module, mask)
     else:  # bools that the network computes
         value = scores.meta["val"].new_zeros(mask.meta["val"].shape)
-        return editor.call(node, _aten.where.Scalar, mask, 0.0, MASKED, value=value)
-    term = torch.zeros(unmasked.shape, dtype=torch.float32).masked_fill(~unmasked, MASKED)
+        return editor.call(node, _aten.where.Scalar, mask, 0.0, -math.inf, value=value)
+    low = MASKED if unmasked.any(-1).all() else -math.inf
+    term = torch.zeros(unmasked.shape, dtype=torch.float32).masked_fill(~unmasked, low)
     return editor.new_constant(module, node, f"_mask_{node.name}", term)
