@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate import heads, need, precision
-from q8ta_wgpu.frontend.calibrate.need import needs
+from q8ta_wgpu.frontend.calibrate import heads, need, simulated_noise
 from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import shares_in_steps
 from q8ta_wgpu.kernels.attention.attention import COARSE, powers
@@ -67,11 +66,11 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
         return shares_in_steps(x)
 
     def choose(self: Precisions) -> Precision:
-        found.append((self._noise({}), list(needs(self.storage, self.rounder, self.calls, [0]).values())))
+        found.append((self._noise({}), list(self.simulated.needs([0]).values())))
         return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
-    for module in (need, precision):
+    for module in (need, simulated_noise):
         monkeypatch.setattr(module, "shares_in_steps", shares)
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
     for cached in (heads._CACHED, rows * TOKENS):
@@ -102,7 +101,7 @@ def test_shares_that_fit_are_computed_once(held: int, monkeypatch: pytest.Monkey
 
     def choose(self: Precisions) -> Precision:
         computed.clear()
-        found.append(list(needs(self.storage, self.rounder, self.calls, [0]).values()))
+        found.append(list(self.simulated.needs([0]).values()))
         return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate import precision
+from q8ta_wgpu.frontend.calibrate import simulated_noise
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
@@ -19,6 +19,7 @@ from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
 from q8ta_wgpu.frontend.calibrate.simulate import Run
 from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
+from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Width
 from q8ta_wgpu.frontend.notes import PRECISION
 from tests.precision_networks import NETWORKS, WITHIN, norms, quantized
@@ -27,18 +28,18 @@ from tests.quantizing import Plain, data
 
 def test_fewer_parts_are_tried_of_a_large_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its signal stays within half a decibel of the yardstick's, on what is simulated."""
-    runs, outputs = list[int](), Precisions._outputs
+    runs, outputs = list[int](), SimulatedNoise._outputs
 
-    def counted(self: Precisions, *given: Any) -> list[list[Tensor]]:
+    def counted(self: SimulatedNoise, *given: Any) -> list[list[Tensor]]:
         runs[-1] += 1
         return outputs(self, *given)
 
     torch.manual_seed(0)
     module = Plain(norms, heads=nn.ModuleList(nn.Linear(12, 3) for _ in range(6))).eval()
     batches = [290 + data(32, 12, seed=s) for s in range(1, 9)]
-    monkeypatch.setattr(Precisions, "_outputs", counted)
+    monkeypatch.setattr(SimulatedNoise, "_outputs", counted)
     for large in (math.inf, 0.0):
-        monkeypatch.setattr(precision, "_LARGE", large)
+        monkeypatch.setattr(simulated_noise, "_LARGE", large)
         runs.append(0)
         program = quantized(module, batches)
         *_, least, int8, predicted = program.graph_module.meta["custom"][PRECISION]
@@ -51,7 +52,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
     seen: list[tuple[float, float]] = []
 
     def choose(self: Precisions) -> Precision:
-        for reading, amount in needs(self.storage, self.rounder, self.calls, [0]).items():
+        for reading, amount in self.simulated.needs([0]).items():
             every: dict[Reading, Width] = {(s, role): "float32" for s in self.storage.stored for role in ROLES}
             every.update({(softmax, "others"): "int16" for softmax in self.storage.attention})
             every.pop(reading)
@@ -59,7 +60,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
         return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
-    monkeypatch.setattr(Precisions, "_weight", lambda self, node, value, reader: value)
+    monkeypatch.setattr(SimulatedNoise, "_weight", lambda self, node, value, reader: value)
     build, given = NETWORKS["attention behind a sink"]
     torch.manual_seed(0)
     q8.quantize(
@@ -84,12 +85,12 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         return gradients(*args, **named)
 
     def choose(self: Precisions) -> Precision:
-        known, stored = self._ranges[-1], frozenset(self.storage.stored)
+        known, stored = self.simulated._ranges[-1], frozenset(self.storage.stored)
         rounders = [Rounder(known, {}, whole) for whole in (stored, frozenset[Any]())]
         backward.clear()
-        apart = needs_apart(self.storage, rounders, self.calls, [0])
-        assert len(backward) == SIGNS * len(self.calls)
-        alone = [needs(self.storage, rounder, self.calls, [0]) for rounder in rounders]
+        apart = needs_apart(self.storage, rounders, self.simulated.calls, [0])
+        assert len(backward) == SIGNS * len(self.simulated.calls)
+        alone = [needs(self.storage, rounder, self.simulated.calls, [0]) for rounder in rounders]
         differ = {reading for reading, amount in alone[0].items() if amount != alone[1][reading]}
         assert 0 < len(differ) < len(alone[0])
         for shared, own in zip(apart, alone, strict=True):
@@ -117,8 +118,8 @@ def test_ranges_of_a_large_network_are_compared_with_half_the_signs(
         return needs_apart(storage, rounders, calls, outputs, signs)
 
     monkeypatch.setattr(RangeObserver, "_best_range", lambda self, low, high: (max(low, -0.1), high))
-    monkeypatch.setattr(precision, "needs_apart", counted)
-    monkeypatch.setattr(precision, "_LARGE", large)
+    monkeypatch.setattr(simulated_noise, "needs_apart", counted)
+    monkeypatch.setattr(simulated_noise, "_LARGE", large)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4)).eval()
     items = [data(16, 8, seed=s) for s in range(8)]
@@ -146,9 +147,9 @@ def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.M
         ]
         found = []
         for kept in (True, False):
-            monkeypatch.setattr(precision, "_KEPT", 2**29 if kept else 0)
-            vars(self).pop("_runs", None)
-            self._simulated.clear()
+            monkeypatch.setattr(simulated_noise, "_KEPT", 2**29 if kept else 0)
+            vars(self.simulated).pop("_runs", None)
+            self.simulated._simulated.clear()
             runs.clear()
             for choice in choices:
                 runs.append(0)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
-from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, noise, same_weight, softmax
+from q8ta_wgpu.frontend.calibrate.simulate import Run, View, Views, Weight, noise, same_weight, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 
@@ -38,9 +38,6 @@ _NOTHING = 1e-8
 _MORE = 10**0.1 - 1
 """How much power the errors of 8 bits need to count, relative to the errors that the value has in the yardstick. Errors
 with so much more power are a decibel larger, and an eighth more choices flip by them."""
-
-View = Callable[[Node, Tensor], Views]
-Weight = Callable[[Node, Tensor, Node], Tensor]
 
 
 class Flips:

@@ -22,6 +22,16 @@ _FEW = 1000
 """Numbers of an output below which one that is far off may make most of the noise."""
 
 Views = Mapping[Reads, Tensor]
+"""The rounded values of one value, one for each way in which readers read it."""
+
+View = Callable[[Node, Tensor], Views]
+"""(observer's call, value) -> the rounded values."""
+
+Weight = Callable[[Node, Tensor, Node], Tensor]
+"""(observer's call, weight, reader) -> the rounded weight."""
+
+Shares = Callable[[Node, Tensor], Tensor]
+"""(softmax of an attention, its scores) -> the rounded shares."""
 
 
 def same_weight(node: Node, value: Tensor, reader: Node) -> Tensor:
@@ -34,9 +44,9 @@ class Run(InParts):
 
     Args:
         storage: of the module.
-        views: (observer's call, value) -> the rounded values, one for each way in which readers read it.
-        weight: (observer's call, weight, reader) -> the rounded weight.
-        shares: (softmax of an attention, its scores) -> the rounded shares.
+        view: rounds values.
+        weight: rounds weights.
+        shares: rounds shares of attention.
         rows: (embedding, its result, the indices) -> the rounded rows. None: rows are not rounded.
         attended: (call of an attention other than its softmax, its result, its operands) -> the result. None: it stays.
     """
@@ -44,21 +54,21 @@ class Run(InParts):
     def __init__(
         self,
         storage: Storage,
-        views: Callable[[Node, Tensor], Views],
-        weight: Callable[[Node, Tensor, Node], Tensor],
-        shares: Callable[[Node, Tensor], Tensor],
+        view: View,
+        weight: Weight,
+        shares: Shares,
         rows: Callable[[Node, Tensor, Tensor], Tensor] | None = None,
         attended: Callable[[Node, Tensor, Sequence[Any]], Tensor] | None = None,
     ) -> None:
         super().__init__(storage.module)
-        self.storage, self._views, self._weight, self._shares, self._rows = storage, views, weight, shares, rows
+        self.storage, self._view, self._weight, self._shares, self._rows = storage, view, weight, shares, rows
         self._attended = attended
 
     def run_node(self, n: Node) -> Any:
         """The value of a node. For an observer, the rounded values for its readers; for a watcher, None."""
         if n in self.storage.values or n in self.storage.weights:
             (value,) = self.fetch_args_kwargs_from_env(n)[0]
-            return self._views(n, value) if n in self.storage.values else value
+            return self._view(n, value) if n in self.storage.values else value
         if n.op == "call_module":
             return None
         if n in self.storage.attention and n not in self._attention:
