@@ -80,6 +80,20 @@ def test_an_order_that_is_an_output_follows_from_unrounded_scores() -> None:
     assert any(WHY in note for note in q8.compile(program).report().notes)
 
 
+def test_values_that_are_unrounded_for_choices_have_the_order_of_the_graph() -> None:
+    """The order of notes changed from run to run."""
+
+    def forward(m: Any, *inputs: Tensor) -> Tensor:
+        found: Tensor = m.head(torch.cat([torch.floor(4 * x) for x in inputs], -1))
+        return found
+
+    torch.manual_seed(0)
+    items = [tuple(data(8, 6, seed=10 * s + i) for i in range(6)) for s in range(8)]
+    module = Plain(forward, head=_perceptron(36, 32, 4)).eval()
+    report = q8.compile(q8.quantize(module, items[0], calibration=items, progress=False)).report()
+    assert [note.split(":")[0] for note in report.notes if WHY in note] == [f"inputs_{i}" for i in range(6)]
+
+
 _BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": lambda h: h.where(h > 0, h.expm1()),
     "leaky": lambda h: torch.where(h > 0, h, 0.1 * h),

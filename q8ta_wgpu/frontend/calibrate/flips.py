@@ -51,7 +51,7 @@ class Flips:
 
     def __init__(self, storage: Storage, rounder: Rounder, calls: Calls) -> None:
         self._storage, self._rounder, self._calls = storage, rounder, calls
-        self._values = {stored for stored in storage.stored if stored.readers("steps")}
+        self._values = dict.fromkeys(stored for stored in storage.stored if stored.readers("steps"))  # in order
 
     def values(self, allowed: Sequence[float], view: View, weight: Weight) -> list[Stored]:
         """The values that are too inexact in 8 bits for the choices that follow from them.
