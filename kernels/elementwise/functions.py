@@ -1,100 +1,27 @@
 """The table of elementwise functions of one tensor: the definition of each, and the calls that are imported as it.
 
-`unary.py` makes an operator of each row. NaN, infinities and zeros give what torch gives.
+`unary.py` makes an operator of each row. NaN, infinities and zeros give what torch gives. Definitions that need more
+than an expression are in `float64.py`, importer functions that need more than attributes in `aten_calls.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs
 from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, Import, number
-from q8ta_wgpu.kernels.elementwise import aten_calls
+from q8ta_wgpu.kernels.elementwise import aten_calls, float64
 from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
-
-Float64 = NDArray[np.float64]
 
 NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
 POSITIVE = Attr("float", low=1e-30, high=1e30)
 
 SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
-
-
-def _sigmoid(x: Float64) -> Float64:
-    e = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
-
-
-def _erfc(x: Float64) -> Float64:
-    return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)
-
-
-def _gelu(x: Float64) -> Float64:
-    return np.asarray(0.5 * x * _erfc(-x * math.sqrt(0.5)))
-
-
-def _gelu_tanh(x: Float64) -> Float64:
-    return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
-def _elu(x: Float64, attrs: Attrs) -> Float64:
-    negative = attrs["alpha"] * attrs["scale"] * np.expm1(np.minimum(x, 0.0) * attrs["input_scale"])
-    return np.asarray(np.where(x > 0, attrs["scale"] * x, negative))
-
-
-def _softplus(x: Float64, attrs: Attrs) -> Float64:
-    scaled = x * attrs["beta"]
-    smooth = np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(scaled))) / attrs["beta"]
-    return np.where(scaled > attrs["threshold"], x, smooth)
-
-
-def _mish(x: Float64) -> Float64:
-    return np.asarray(x * np.tanh(np.logaddexp(0.0, x)))
-
-
-def _clamp(x: Float64, attrs: Attrs) -> Float64:
-    low, high = (b if abs(b) < FLOAT_MAX else math.copysign(math.inf, b) for b in (attrs["min"], attrs["max"]))
-    return np.asarray(np.clip(x, low, high))
-
-
-def _hardsigmoid(x: Float64) -> Float64:
-    return np.asarray(np.clip(x + 3.0, 0.0, 6.0) / 6.0)
-
-
-def _compared(compare: Callable[[Array, Array], Array]) -> Callable[[Float64, Attrs], Array]:
-    """A float64 function that is 1 where the comparison with a number holds in float32, as in torch, else 0."""
-    return lambda x, a: compare(x.astype(np.float32), np.asarray(a["number"], np.float32)).astype(np.float64)
-
-
-def _with_number(compare: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
-    """A comparison of integers with a number, which gives bools."""
-    return lambda x, a: compare(x, int(a["number"]))
-
-
-def _as_float32(x: Float64) -> Float64:
-    """Numbers rounded to float32, as torch has them: at a discontinuity the last bit decides."""
-    return x.astype(np.float32).astype(np.float64)
-
-
-def _rounding(function: Callable[[Float64], Float64]) -> Callable[[Float64, Attrs], Array]:
-    """A function of float32 numbers whose results are integers."""
-    return lambda x, _: function(_as_float32(x))
-
-
-def _divided(function: Callable[[Float64, float], Float64]) -> Callable[[Float64, Attrs], Array]:
-    """A function of float32 numbers and a divisor, rounded to float32."""
-    return lambda x, a: function(_as_float32(x), float(np.float32(a["divisor"])))
-
-
-def _erf(x: Float64) -> Float64:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
 @dataclass(frozen=True)
@@ -119,7 +46,7 @@ class Row:
     """
 
     name: str
-    function: Callable[[Float64, Attrs], Array]
+    function: Callable[[Array, Attrs], Array]
     schema: Mapping[str, Attr] = field(default_factory=dict)
     aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
     rules: Mapping[str, Import] = field(default_factory=dict)
@@ -138,10 +65,6 @@ def _none(args: Mapping[str, Any]) -> Attrs:
     return {}
 
 
-def _divided_integers(function: Callable[[Array, int], Array]) -> Callable[[Array, Attrs], Array]:
-    return lambda x, attrs: function(x, int(attrs["divisor"]))
-
-
 ROWS = (
     Row(
         "relu",
@@ -153,7 +76,7 @@ ROWS = (
     ),
     Row(
         "clamp",
-        _clamp,
+        float64.clamp,
         schema={"min": NUMBER, "max": NUMBER},
         aten={
             "relu6.default": lambda _: aten_calls.bounds(0, 6),
@@ -169,33 +92,39 @@ ROWS = (
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
         tolerance=1e-7,  # bounds are rounded to float32 for the device
     ),
-    Row("sigmoid", lambda x, _: _sigmoid(x), aten={"sigmoid.default": _none}, onnx={"Sigmoid": _none}, as_curve=True),
+    Row(
+        "sigmoid",
+        lambda x, _: float64.sigmoid(x),
+        aten={"sigmoid.default": _none},
+        onnx={"Sigmoid": _none},
+        as_curve=True,
+    ),
     Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, onnx={"Tanh": _none}, as_curve=True),
     Row(
         "silu",
-        lambda x, _: x * _sigmoid(x),
+        lambda x, _: x * float64.sigmoid(x),
         aten={"silu.default": _none},
         onnx_rules={"Swish": aten_calls.onnx_swish},
         as_curve=True,
     ),
     Row(
         "gelu",
-        lambda x, _: _gelu(x),
+        lambda x, _: float64.gelu(x),
         rules={"gelu.default": aten_calls.gelu},
         onnx_rules=aten_calls.ONNX_GELU,
         as_curve=True,
     ),
-    Row("gelu_tanh", lambda x, _: _gelu_tanh(x), as_curve=True),
+    Row("gelu_tanh", lambda x, _: float64.gelu_tanh(x), as_curve=True),
     Row(
         "hardswish",
-        lambda x, _: x * _hardsigmoid(x),
+        lambda x, _: x * float64.hardsigmoid(x),
         aten={"hardswish.default": _none},
         onnx={"HardSwish": _none},
         as_curve=True,
     ),
     Row(
         "hardsigmoid",
-        lambda x, _: _hardsigmoid(x),
+        lambda x, _: float64.hardsigmoid(x),
         aten={"hardsigmoid.default": _none},
         onnx_rules={"HardSigmoid": aten_calls.onnx_hardsigmoid},
         as_curve=True,
@@ -211,7 +140,7 @@ ROWS = (
     ),
     Row(
         "elu",
-        _elu,
+        float64.elu,
         schema={"alpha": NUMBER, "scale": NUMBER, "input_scale": NUMBER},
         aten={
             "elu.default": lambda a: {k: float(a[k]) for k in ("alpha", "scale", "input_scale")},
@@ -228,14 +157,14 @@ ROWS = (
     ),
     Row(
         "softplus",
-        _softplus,
+        float64.softplus,
         schema={"beta": POSITIVE, "threshold": NUMBER},
         aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
         onnx={"Softplus": lambda _: {"beta": 1.0, "threshold": FLOAT_MAX}},
         as_curve=True,
         attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
     ),
-    Row("mish", lambda x, _: _mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, as_curve=True),
+    Row("mish", lambda x, _: float64.mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, as_curve=True),
     Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}, onnx={"Exp": _none}),
     Row("log", lambda x, _: np.log(x), aten={"log.default": _none}, onnx={"Log": _none}),
     Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}, onnx={"Sqrt": _none}),
@@ -258,7 +187,7 @@ ROWS = (
     ),
     Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}, onnx={"Sin": _none}),
     Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}, onnx={"Cos": _none}),
-    Row("erf", lambda x, _: _erf(x), aten={"erf.default": _none}, onnx={"Erf": _none}),
+    Row("erf", lambda x, _: float64.erf(x), aten={"erf.default": _none}, onnx={"Erf": _none}),
     Row("log1p", lambda x, _: np.log1p(x), aten={"log1p.default": _none}),
     Row("expm1", lambda x, _: np.expm1(x), aten={"expm1.default": _none}),
     Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}, onnx={"Tan": _none}),
@@ -270,11 +199,11 @@ ROWS = (
     Row("asinh", lambda x, _: np.arcsinh(x), aten={"asinh.default": _none}, onnx={"Asinh": _none}),
     Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}, onnx={"Acosh": _none}),
     Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}, onnx={"Atanh": _none}),
-    Row("erfc", lambda x, _: _erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
+    Row("erfc", lambda x, _: float64.erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
     *(
         Row(
             name,
-            _rounding(function),
+            float64.rounding(function),
             aten=dict.fromkeys(aten, _none),
             onnx=dict.fromkeys(onnx, _none),
             whole=True,
@@ -290,12 +219,12 @@ ROWS = (
     *(
         Row(
             name,
-            _divided(function),
+            float64.divided(function),
             schema={"divisor": NUMBER},
             rules=rules,
             whole=name.endswith("divide"),
             jumps=not name.endswith("divide"),
-            of_integers=_divided_integers(integers),
+            of_integers=float64.divided_integers(integers),
             attrs=({"divisor": 0.75}, {"divisor": -3.0}),
         )
         for name, function, integers, rules in (
@@ -307,7 +236,7 @@ ROWS = (
     ),
     Row(
         "divide",
-        _divided(np.divide),
+        float64.divided(np.divide),
         schema={"divisor": NUMBER},
         rules=dict.fromkeys(("div.Scalar", "div.Scalar_mode"), aten_calls.divide),
         attrs=({"divisor": 49.0}, {"divisor": -0.1}, {"divisor": 3e-5}),
@@ -341,12 +270,12 @@ ROWS = (
     *(
         Row(
             f"{name}_scalar",
-            _compared(compare),
+            float64.compared(compare),
             schema={"number": NUMBER},
             rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
             onnx_rules={"Not": by_aten("aten.logical_not.default", "self")} if name == "eq" else {},
             jumps=True,
-            of_integers=_with_number(compare),
+            of_integers=float64.compared_integers(compare),
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
@@ -382,6 +311,6 @@ ROWS = (
     ),
     # torch has no call for these two: passes/plan/spellings.py finds them among other operators.
     Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, as_curve=True),
-    Row("quick_gelu", lambda x, _: x * _sigmoid(1.702 * x), as_curve=True),
+    Row("quick_gelu", lambda x, _: x * float64.sigmoid(1.702 * x), as_curve=True),
 )
 """All functions. The index of a row is the function's number in unary.wgsl."""
