@@ -67,8 +67,8 @@ def session(used: Device) -> Iterator[q8.Session]:
 
 
 def executor(session: q8.Session) -> Executor:
-    assert session._executor is not None
-    return session._executor
+    assert session._runner.executor is not None
+    return session._runner.executor
 
 
 @pytest.mark.benchmark(group="end to end")

@@ -122,6 +122,11 @@ class Opened:
         return tuner.tune(graph, device, self._layouts, budget=None if tune else tuner.BUDGET)
 
     @property
+    def name(self) -> str:
+        """'adapter (backend, engine)', or 'reference'."""
+        return self.device.name if self.device else "reference"
+
+    @property
     def _target(self) -> Target:
         return self.device.target if self.device else BASELINE
 

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
-from q8ta_wgpu.errors import DeviceError, InputError, check_switch, shown
-from q8ta_wgpu.ir.graph import INT8X4, Graph
+from q8ta_wgpu.errors import InputError, check_switch, shown
+from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.by_shape import ByShape
-from q8ta_wgpu.session.opened import Opened, Opening
+from q8ta_wgpu.session.opened import Opening
+from q8ta_wgpu.session.runner import Runner
 from q8ta_wgpu.session.state import SessionState
-from q8ta_wgpu.session.streaming import Computed, Finished, Pending, run_many
-from q8ta_wgpu.session.timing import Timing, check_counts, measured, rates
+from q8ta_wgpu.session.streaming import Pending, run_many
+from q8ta_wgpu.session.timing import Timing, check_counts
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
     from q8ta_wgpu.runtime.binding import Binding
     from q8ta_wgpu.runtime.device import Device
-    from q8ta_wgpu.runtime.executor import Executor
     from q8ta_wgpu.tuning.tuning_report import Tuning
-
-Array = NDArray[Any]
 
 
 class Session:
@@ -97,47 +92,36 @@ class Session:
         check_switch("tune", tune, auto=True)
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
-        self._open(model, device, layouts, tune)
-
-    def _open(self, model: Model, device: Any, layouts: str, tune: bool | None, sharing: Session | None = None) -> None:
-        """Opens this session. With `sharing`, another session of the same model for inputs of other sizes, it shares
-        that session's states."""
-        self.model = model
-        self._layouts = layouts
-        self._lock = threading.Lock()
-        self._others = ByShape[tuple[Shape, ...], Session]()
-        self._closed = False
-        self._opened = Opened(model.graph, device, layouts, tune, sharing._executor if sharing else None)
-        self.device = self._opened.device
-        self._executor: Executor | None = self._opened.executor
-        self.opening, self.tuning = self._opened.took, self._opened.tuning
-        ports = [port for port, _ in self.program.states] if self._executor else ()
-        self._row_indices = RowIndices.of(model.graph)
-        self._state: SessionState = sharing._state if sharing else SessionState(model.graph, self._executor, ports)
+        self.model, self._layouts = model, layouts
+        self._runner = Runner(model, device, layouts, tune)
+        self._others = ByShape[tuple[Shape, ...], Runner]()
+        opened = self._runner.opened
+        self.device, self.opening, self.tuning = opened.device, opened.took, opened.tuning
 
     @property
     def program(self) -> Program:
         """The program on the device; for the reference, the program for a device with WebGPU's baseline limits."""
-        return self._opened.program
+        return self._runner.opened.program
 
     @property
     def name(self) -> str:
         """'adapter (backend, engine)', or 'reference'."""
-        return self.device.name if self.device else "reference"
+        return self._runner.opened.name
 
     @property
     def memory(self) -> Memory | None:
         """The most device memory that the session has held, without that for other input sizes; None for the
         reference."""
-        return self._executor.memory if self._executor else None
+        executor = self._runner.executor
+        return executor.memory if executor else None
 
     @property
     def state(self) -> SessionState:
         """The states that the model keeps from call to call, by the names of the module's buffers: arrays, to read and
         to set. Empty for a model without states. `dict(session.state)` saves all of them, `session.state.update(saved)`
         restores them. Raises InputError if the session was closed."""
-        self._check_open()
-        return self._state
+        self._runner.check_open()
+        return self._runner.state
 
     def reset(self) -> None:
         """Sets all states to their initial values, the module's buffers at the time of quantization.
@@ -207,51 +191,27 @@ class Session:
         return run_many([self], items)
 
     def _begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        """Starts a run, in the session for the sizes of the arguments."""
-        with self._fitting(args, kwargs) as session:
-            return Finished(session._start(args, kwargs), session._finish)
+        """Starts a run on inputs of any size that the model takes."""
+        with self._fitting(args, kwargs) as runner:
+            return runner.begin(args, kwargs)
 
     @contextlib.contextmanager
-    def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Session]:
-        """This session, or the one for the sizes of the arguments, which stays open during the context."""
+    def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Runner]:
+        """What runs the model on arguments of these sizes, which stays open during the context."""
         shapes = inputs.shapes_of(self.model.graph, args, kwargs)
         if shapes is None:
-            yield self
+            yield self._runner
             return
-        with self._lock:
-            self._check_open()
-        with self._others.using(shapes, self._for_shapes) as session:
-            yield session
+        with self._runner.staying_open():  # what is closing it ends first
+            pass
+        with self._others.using(shapes, self._for_shapes) as runner:
+            yield runner
 
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Session:
-        """Another session on the same device, for inputs of other sizes."""
+    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Runner:
+        """Runs the model on the same device, on inputs of other sizes."""
         device = self.device or "reference"
         tune = self.tuning is not None and self.tuning.budget is None  # a budget is for one size
-        session = Session.__new__(Session)
-        session._open(self.model.reshape(*shapes), device, self._layouts, tune, sharing=self)
-        return session
-
-    def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
-        arrays = inputs.arrays(self.model.graph, args, kwargs)
-        words = inputs.words(self.program.inputs, arrays) if self._executor else []
-        self._check_open()
-        with self._state.call(self._row_indices, arrays):
-            with self._lock:
-                self._check_open()
-                if self._executor is not None:
-                    return self._executor.submit(words, self._output)
-            values = self._state.run(self.model.graph, arrays)
-        # Copies: a value may be a constant, or the caller's own array.
-        return Computed([values[name].copy() for name in self.model.graph.results])
-
-    def _output(self, number: int, words: Array) -> Array:
-        """The array of an output's words."""
-        port = self.program.outputs[number]
-        as_bytes = self.model.structure.gives_bytes(number, port.dtype == INT8X4)
-        return inputs.from_words(port, words, as_bytes)
-
-    def _finish(self, found: Sequence[Array]) -> Any:
-        return self.model.structure.unflatten(list(found))
+        return Runner(self.model.reshape(*shapes), device, self._layouts, tune, sharing=self._runner)
 
     def bind(self, *args: Any, outputs: Sequence[Any] | None = None, **kwargs: Any) -> Binding:
         """Binds the model to buffers and textures of `session.device.wgpu`, so that nothing passes through the host.
@@ -280,14 +240,7 @@ class Session:
             InputError: a resource does not fit or is of another device, or the session is the reference.
             DeviceError: the device refuses.
         """
-        from q8ta_wgpu.runtime.binding import Binding
-
-        resources = inputs.named(self.model.graph, args, kwargs)
-        with self._lock:
-            self._check_open()
-            if self._executor is None:
-                raise InputError("the reference has no device: buffers and textures need a session on an adapter")
-            return Binding(self._executor, list(resources.values()), outputs, self.model.graph.uint8)
+        return self._runner.bind(args, kwargs, outputs)
 
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """Measures the GPU time of every dispatch.
@@ -314,23 +267,8 @@ class Session:
             InputError: as a call does.
         """
         check_counts(repeats, warmup)
-        with self._fitting(args, kwargs) as session:
-            return session._time(inputs.arrays(session.model.graph, args, kwargs), repeats, warmup)
-
-    def _time(self, arrays: Mapping[str, Array], repeats: int, warmup: int) -> Timing:
-        with self._lock:
-            self._check_open()
-            if self._executor is None or not self._executor.device.timestamps:
-                raise DeviceError(
-                    f"{self.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that has "
-                    "them, or request a device of your own with required_features=['timestamp-query']"
-                )
-            times = measured(self._executor, inputs.words(self.program.inputs, arrays), repeats, warmup)
-        return Timing(self.name, self.program, *times, *rates(self._executor.device))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InputError("this session was closed; make a new Session(model)")
+        with self._fitting(args, kwargs) as runner:
+            return runner.time(args, kwargs, repeats, warmup)
 
     def warm_up(self) -> None:
         """Runs the model once on zeros, so that the next call does not pay for what drivers, caches and clocks do at
@@ -340,14 +278,11 @@ class Session:
         try:
             self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))
         finally:
-            self._state.update(before)
+            self._runner.state.update(before)
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""
-        with self._lock:
-            if self._executor is not None and not self._closed:
-                self._executor.close()
-            self._closed = True
+        self._runner.close()
         self._others.close()
 
     def __repr__(self) -> str:
@@ -361,7 +296,7 @@ class Session:
         )
 
     def __enter__(self) -> Session:
-        self._check_open()
+        self._runner.check_open()
         return self
 
     def __exit__(self, *exception: object) -> None:

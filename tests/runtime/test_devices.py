@@ -330,8 +330,8 @@ def test_clocks_that_rise_slowly_are_waited_for(vulkan: Device, monkeypatch: pyt
 
         monkeypatch.setattr(vulkan, "software", False)
         monkeypatch.setattr(Executor, "time_runs", run)
-        assert opened._executor is not None
-        opened._executor.spin_up([], seconds=0.2, most=1.0)
+        assert opened._runner.executor is not None
+        opened._runner.executor.spin_up([], seconds=0.2, most=1.0)
         assert min(until, 1.0) <= time.perf_counter() - started < until + 10
 
 

@@ -179,8 +179,8 @@ def test_times_on_dawn(swiftshader: Device) -> None:
 
 def test_dawn_waits_blocking_and_spinning(swiftshader: Device) -> None:
     with Session(MODEL, swiftshader) as session:
-        assert session._executor is not None
-        recorder = session._executor._recorder
+        assert session._runner.executor is not None
+        recorder = session._runner.executor._recorder
         assert isinstance(recorder, DawnRecorder)
         for spins in (True, False):
             recorder.spins = spins

@@ -181,8 +181,8 @@ def test_times_follow_the_clock_of_the_timestamps(vulkan: Device, monkeypatch: p
 
 def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(MODEL, vulkan) as opened:
-        assert opened._executor is not None
-        recorder = opened._executor._recorder
+        assert opened._runner.executor is not None
+        recorder = opened._runner.executor._recorder
         assert isinstance(recorder, handles.HandleRecorder)
         before = dict(handles.mapping)
 

@@ -84,7 +84,7 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     assert sum(x.nbytes for x in items[0]) >= handles._LARGE
     with q8.Session(session.model, "reference") as reference:
         expected = [reference(*item) for item in items]
-    executor = session._executor
+    executor = session._runner.executor
     assert executor is not None and isinstance(executor._recorder, HandleRecorder)
     for found, wanted in zip(session.run_many(items * 2), expected * 2, strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -113,7 +113,7 @@ def test_without_a_way_to_write_the_public_one_is_taken(
 
 def test_closing_frees_the_uploads(session: q8.Session) -> None:
     session(*_items(1)[0])
-    executor = session._executor
+    executor = session._runner.executor
     assert executor is not None and executor._uploads
     session.close()
     assert not executor._uploads

@@ -37,14 +37,14 @@ def test_the_event_loop_goes_on(session: Session, monkeypatch: pytest.MonkeyPatc
         return await call
 
     waiting = threading.Event()
-    original = session._start
+    original = session._runner.begin
 
-    def start(*arguments: Any) -> Any:
+    def begin(*arguments: Any) -> Any:
         waiting.set()
         with turn:
             return original(*arguments)
 
-    monkeypatch.setattr(session, "_start", start)
+    monkeypatch.setattr(session._runner, "begin", begin)
     turn.acquire()
     same_bytes(asyncio.run(main()), EXPECTED[0])
 

@@ -25,7 +25,7 @@ from tests.small import same_bytes
 def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
     """The results still come, and the staging buffers go with them."""
     with Session(MODEL, vulkan) as opened:
-        executor = opened._executor
+        executor = opened._runner.executor
         assert executor is not None
         words = inputs.words(opened.program.inputs, {"x": INPUTS[0]})
         runs = [executor.submit(words) for _ in range(6)]
@@ -41,9 +41,9 @@ def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> N
     """By counting references: a recorded command buffer holds every buffer of the program."""
     opened = Session(MODEL, vulkan)
     list(opened.run_many(INPUTS))
-    assert opened._executor is not None
-    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._executor._runs.idle]
-    held.append(weakref.ref(opened._executor))
+    assert opened._runner.executor is not None
+    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._runner.executor._runs.idle]
+    held.append(weakref.ref(opened._runner.executor))
     gc.disable()
     try:
         del opened
@@ -58,7 +58,7 @@ def test_the_next_run_is_recorded_while_the_device_works(
 ) -> None:
     monkeypatch.setitem(vulkan._measured, "recorder", form is NativeRecorder)
     with Session(MODEL, vulkan) as opened:
-        executor = opened._executor
+        executor = opened._runner.executor
         assert executor is not None
         recorder = executor._recorder
         events: list[str] = []
@@ -86,7 +86,7 @@ def test_the_next_run_is_recorded_while_the_device_works(
 def test_errors_while_recording_are_raised(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Native functions report errors to a handler: what it is told while recording must not only be logged."""
     with Session(MODEL, vulkan) as opened:
-        executor = opened._executor
+        executor = opened._runner.executor
         assert executor is not None
         recorder = executor._recorder
         assert isinstance(recorder, NativeRecorder)
@@ -134,7 +134,7 @@ def test_the_public_form(device: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_spinning_and_blocking_waits(vulkan: Device) -> None:
     """Software adapters never spin; here both ways of waiting are taken, by two threads at a time."""
     with Session(MODEL, vulkan) as opened, ThreadPoolExecutor(2) as pool:
-        executor = opened._executor
+        executor = opened._runner.executor
         assert isinstance(executor, Executor)
 
         def work(turn: int) -> None:

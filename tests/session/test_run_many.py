@@ -47,8 +47,8 @@ class Counted:
 
 def staging(opened: Session) -> int:
     """Idle staging buffers."""
-    assert opened._executor is not None
-    return len(opened._executor._runs.idle)
+    assert opened._runner.executor is not None
+    return len(opened._runner.executor._runs.idle)
 
 
 def test_the_same_as_calls_in_order(session: Session) -> None:

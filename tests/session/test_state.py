@@ -15,6 +15,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4
+from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from tests.harness import flat
@@ -196,11 +197,11 @@ def test_a_cancelled_or_interrupted_call_was_a_call(vulkan: Device, monkeypatch:
     assert session.state["calls"] in (0, 1)  # before it began, or all of it
     session.reset()
 
-    def interrupted(found: Any) -> Any:
+    def interrupted(structure: Structure, outputs: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "_finish", interrupted)
+        patched.setattr(Structure, "unflatten", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session(x)
     assert session.state["calls"] == 1
