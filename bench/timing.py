@@ -19,6 +19,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
@@ -44,7 +45,7 @@ class Loaded:
 
     def microseconds(self, runs: int = 1) -> float:
         """GPU time of one run, the mean of `runs` back to back."""
-        return float(self.executor.time_runs(self.words, 1, runs)[0])
+        return float(Stopwatch(self.executor).time_runs(self.words, 1, runs)[0])
 
 
 def load(

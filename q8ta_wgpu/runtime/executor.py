@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,15 +22,11 @@ from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
-from q8ta_wgpu.runtime.timestamps import FASTER, SLOWEST, SPIN_UP, runs_within, timestamps
 
 Words = NDArray[Any]
 
 Reader = Callable[[int, Words], Words]
 """Makes a new array of an output's number and words. These lie in mapped memory, valid during the call alone."""
-
-_AT_ONCE = 1000.0
-"""Microseconds of the runs that are submitted at a time until clocks have risen."""
 
 
 def _copied(number: int, words: Words) -> Words:
@@ -75,6 +69,7 @@ class Executor:
             it must be closed after this one.
 
     Attributes:
+        steps: what a run records, one for each dispatch.
         recorded: how many runs were recorded in command encoders of the caller, who alone knows when they run.
     """
 
@@ -100,7 +95,7 @@ class Executor:
         """Creates all buffers and pipelines. The lock is released in between, so that other programs can run while
         pipelines compile."""
         program, device = self.program, self.device
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         wanted = [(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches]
         with device.pipelines(wanted) as pipelines, bar("compiling") as update:
             with device.lock:
@@ -115,13 +110,13 @@ class Executor:
             for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
                 update(i, len(program.dispatches), dispatch.kernel)
                 with device.lock:
-                    self._steps.append(self._bind(dispatch, pipeline))
+                    self.steps.append(self._bind(dispatch, pipeline))
         copies = [
             (self.buffer(port.buffer), _aligned(port.size), offset)
             for port, offset in zip(program.outputs, self._offsets, strict=True)
         ]
         with device.lock:
-            self._recorder = device.recorder(device.wgpu, self._steps, copies, spins=not device.software)
+            self._recorder = device.recorder(device.wgpu, self.steps, copies, spins=not device.software)
             self._runs = RecordedRuns(self._recorder, device.lock, max(self._outputs_size, 16))
             self._loaded = True
             # Engines keep the memory of uploads until the next submission, and some sessions never run.
@@ -220,7 +215,7 @@ class Executor:
             return
         dispatches = self.program.dispatches
         with self._states.preserved(), bar("compiling") as update:
-            for i, (dispatch, step) in enumerate(zip(dispatches, self._steps, strict=True)):
+            for i, (dispatch, step) in enumerate(zip(dispatches, self.steps, strict=True)):
                 update(i, len(dispatches), dispatch.kernel)
                 encoder = self.device.wgpu.create_command_encoder()
                 record_pass(encoder, [step])
@@ -231,7 +226,7 @@ class Executor:
         """Records a run between the caller's steps, in one compute pass of the caller's encoder. The caller holds
         `device.lock` and has called `check_open`."""
         self.recorded += 1
-        record_pass(encoder, [*before, *self._steps, *after])
+        record_pass(encoder, [*before, *self.steps, *after])
 
     def upload(self, inputs: Sequence[Words]) -> None:
         """Writes input words to the buffers of the input ports. Raises DeviceError for a lost device, also without
@@ -256,52 +251,16 @@ class Executor:
         self._runs.give_back(staging)
         return outputs
 
-    def time(self, inputs: Sequence[Words], repeats: int) -> NDArray[np.float64]:
-        """Microseconds of every dispatch, shape (repeats, dispatches), by timestamp queries. Each dispatch has its own
-        compute pass."""
-        return self._timed(inputs, repeats, [[step] for step in self._steps])
-
-    def time_runs(
-        self, inputs: Sequence[Words], repeats: int, runs: int = 1, only: int | None = None
-    ) -> NDArray[np.float64]:
-        """Microseconds of a run, shape (repeats,), measured over `runs` runs in one compute pass.
-
-        A run is all dispatches, or only the one at index `only`.
-        """
-        steps = self._steps if only is None else [self._steps[only]]
-        return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
-
-    def spin_up(
-        self, inputs: Sequence[Words], seconds: float = SPIN_UP, most: float = SLOWEST, only: int | None = None
-    ) -> None:
-        """Runs all dispatches, or the one at index `only`, until a GPU's clocks have risen: until runs have not become
-        faster for `seconds`, or for `most` seconds in all. On a software adapter it does nothing."""
-        if self.device.software or not self._steps:
-            return
-        runs = runs_within(_AT_ONCE, self.time_runs(inputs, 2, only=only)[-1])
-        best, start = math.inf, time.perf_counter()
-        risen = start
-        while (now := time.perf_counter()) - risen < seconds and now - start < most:
-            found = float(self.time_runs(inputs, 3, runs, only=only).min())
-            if found < FASTER * best:
-                best, risen = found, time.perf_counter()
-
-    def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
-        """Microseconds of compute passes, shape (repeats, passes)."""
-        gpu, microseconds = self.device.wgpu, np.zeros((repeats, len(passes)))
+    @contextlib.contextmanager
+    def measuring(self, inputs: Sequence[Words]) -> Iterator[None]:
+        """Uploads inputs for runs of `steps` that are no calls: in the end, states are what they were. During the
+        context nothing else is submitted."""
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
             self.check_open()
             self._compile_in_sight()
             self.upload(inputs)
-            if not passes:
-                return microseconds
-            with self._states.preserved(), timestamps(self.device, len(passes)) as stamps:
-                for i in range(-1, repeats):  # the first run waits for the upload, which Dawn's timestamps include
-                    encoder = gpu.create_command_encoder()
-                    for number, steps in enumerate(passes):
-                        record_pass(encoder, steps, timestamp_writes=stamps.around(number))
-                    microseconds[max(i, 0)] = stamps.submit(encoder)
-        return microseconds
+            with self._states.preserved():
+                yield
 
     def poison(self, word: int) -> None:
         """Fills every slot except those of states with a word. Tests use it to show that nothing reads memory that was
@@ -328,7 +287,7 @@ class Executor:
             for shared in (*self._constants, *self._kept.values()):
                 shared.give_back()
             self._constants, self._kept = [], {}
-            self._made, self._uploads, self._steps, self._pipelines = [], [], [], []
+            self._made, self._uploads, self.steps, self._pipelines = [], [], [], []
 
     def check_open(self) -> None:
         """Raises DeviceError after `close`."""

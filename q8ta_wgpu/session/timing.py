@@ -134,9 +134,12 @@ def check_counts(repeats: object, warmup: object) -> None:
 
 def measured(executor: Executor, words: Sequence[Array], repeats: int, warmup: int) -> tuple[Times, Times]:
     """Microseconds of each dispatch and of whole runs, as `Timing.samples` and `Timing.runs`, after warm-up runs."""
-    executor.spin_up(words)
-    runs = executor.time_runs(words, warmup + repeats)[warmup:]
-    return executor.time(words, warmup + repeats)[warmup:], runs
+    from q8ta_wgpu.runtime.stopwatch import Stopwatch
+
+    watch = Stopwatch(executor)
+    watch.spin_up(words)
+    runs = watch.time_runs(words, warmup + repeats)[warmup:]
+    return watch.time_dispatches(words, warmup + repeats)[warmup:], runs
 
 
 def rates(device: Device) -> tuple[float, float, float]:

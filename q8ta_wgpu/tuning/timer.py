@@ -22,6 +22,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within
 
 HOPELESS = 3.0
@@ -88,23 +89,24 @@ class Timer:
             return []
         executor = Executor(_program(call, constants, candidates, self.device), self.device)
         try:
-            self._warm(executor)
-            found = self._first(executor, call, candidates, known, until)
+            watch = Stopwatch(executor)
+            self._warm(watch)
+            found = self._first(watch, call, candidates, known, until)
             limit = HOPELESS * min(*(timed.microseconds for timed in found), *known.values(), np.inf)
             for i, timed in enumerate(found):
                 if timed.how == "stopped" and timed.microseconds > limit and time.perf_counter() < until:
-                    again = _sane(executor.time_runs([], 1, only=i)[0])
+                    again = _sane(watch.time_runs([], 1, only=i)[0])
                     found[i] = Timed(min(timed.microseconds, again), "stopped")
             short = {i: timed.microseconds for i, timed in enumerate(found) if timed.microseconds <= limit}
             compared = len(found) + len(known) > 1 or len(candidates) == 1
-            medians = self._medians(executor, short if compared else {})
+            medians = self._medians(watch, short if compared else {})
         finally:
             executor.close()
         return [Timed(medians[i], "sampled") if i in medians else timed for i, timed in enumerate(found)]
 
     def _first(
         self,
-        executor: Executor,
+        watch: Stopwatch,
         call: Call,
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
@@ -121,11 +123,11 @@ class Timer:
             if base_us and slower > HOPELESS and slower * base_us > LONGEST * 1e6:
                 found.append(Timed(slower * base_us, "estimated"))
                 continue
-            found.append(Timed(_sane(executor.time_runs([], FIRST - 1, only=i)[-1]), "stopped"))
+            found.append(Timed(_sane(watch.time_runs([], FIRST - 1, only=i)[-1]), "stopped"))
             base_us = base_us or found[0].microseconds
         return found
 
-    def _medians(self, executor: Executor, first: Mapping[int, float]) -> dict[int, float]:
+    def _medians(self, watch: Stopwatch, first: Mapping[int, float]) -> dict[int, float]:
         """Median microseconds of dispatches by index, sampled in turns. `first` has the microseconds of one run of
         each."""
         if not first:
@@ -133,14 +135,14 @@ class Timer:
         runs = {i: runs_within(SAMPLE * 1e6, us) for i, us in first.items()}
         once = sum(first[i] * runs[i] for i in runs) / 1e6
         count = int(np.clip(CALL / max(once, 1e-6), FEWEST, SAMPLES))
-        samples = [{i: executor.time_runs([], 1, n, only=i)[0] for i, n in runs.items()} for _ in range(count)]
+        samples = [{i: watch.time_runs([], 1, n, only=i)[0] for i, n in runs.items()} for _ in range(count)]
         return {i: _sane(np.median([sample[i] for sample in samples])) for i in runs}
 
-    def _warm(self, executor: Executor) -> None:
+    def _warm(self, watch: Stopwatch) -> None:
         """Runs the first dispatch until a GPU's clocks have risen, without waiting for clocks that rise slowly: all
         candidates are timed at the same ones."""
         seconds = WARM_UP if self._spun else SPIN_UP
-        executor.spin_up([], seconds, seconds, only=0)
+        watch.spin_up([], seconds, seconds, only=0)
         self._spun = True
 
 

@@ -24,6 +24,7 @@ from q8ta_wgpu.runtime import adapters, engine, engines, rates
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import SPIN_UP
 from tests import harness
 from tests.conftest import BACKENDS
@@ -300,13 +301,13 @@ def test_a_gpu_is_timed_once_its_clocks_have_risen(vulkan: Device, monkeypatch: 
     """An H200 idles at 345 of 1,980 MHz: a decoder's token was timed at 2.4 times what it takes under load."""
     monkeypatch.setattr(rates, "dot_rates", lambda device: rates.DotRates(6.0, 1.0))
     submitted: list[int] = []
-    time_runs = Executor.time_runs
+    time_runs = Stopwatch.time_runs
 
-    def counted(self: Executor, inputs: Any, repeats: int, *args: Any, **options: Any) -> Any:
+    def counted(self: Stopwatch, inputs: Any, repeats: int, *args: Any, **options: Any) -> Any:
         submitted.append(repeats)
         return time_runs(self, inputs, repeats, *args, **options)
 
-    monkeypatch.setattr(Executor, "time_runs", counted)
+    monkeypatch.setattr(Stopwatch, "time_runs", counted)
     for device, spun in ((Device(Gpu(vulkan.wgpu)), True), (vulkan, False)):
         with Session(MODEL, device, tune=False) as opened:
             started = time.perf_counter()
@@ -324,14 +325,14 @@ def test_clocks_that_rise_slowly_are_waited_for(vulkan: Device, monkeypatch: pyt
     with Session(MODEL, vulkan, tune=False) as opened:
         started = time.perf_counter()
 
-        def run(self: Executor, *args: Any, **options: Any) -> Any:
+        def run(self: Stopwatch, *args: Any, **options: Any) -> Any:
             time.sleep(0.01)
             return np.array([1e3 * 0.1 ** min(time.perf_counter() - started, until)])
 
         monkeypatch.setattr(vulkan, "software", False)
-        monkeypatch.setattr(Executor, "time_runs", run)
+        monkeypatch.setattr(Stopwatch, "time_runs", run)
         assert opened._runner.executor is not None
-        opened._runner.executor.spin_up([], seconds=0.2, most=1.0)
+        Stopwatch(opened._runner.executor).spin_up([], seconds=0.2, most=1.0)
         assert min(until, 1.0) <= time.perf_counter() - started < until + 10
 
 

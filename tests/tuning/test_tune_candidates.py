@@ -45,12 +45,13 @@ def constants_of(step: Step) -> dict[int, Array]:
 
 
 class Times:
-    """Stands in for an executor: each dispatch takes what is said, and runs are counted."""
+    """Stands in for an executor and its stopwatch: each dispatch takes what is said, and runs are counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *microseconds: float) -> None:
         self.microseconds = microseconds
         self.runs = [0] * len(microseconds)
         monkeypatch.setattr(tune_timer, "Executor", lambda program, device: self)
+        monkeypatch.setattr(tune_timer, "Stopwatch", lambda executor: self)
 
     def spin_up(self, words: object, seconds: float, most: float, only: int) -> None:
         """Nothing: this clock does not rise."""
