@@ -6,9 +6,10 @@ outputs of earlier nodes, and writes exactly one value.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -298,24 +299,7 @@ class Graph:
 
     def copy(self) -> Graph:
         """An independent graph that shares the arrays of constants."""
-        return Graph(
-            list(self.inputs),
-            list(self.outputs),
-            list(self.nodes),
-            dict(self.types),
-            dict(self.constants),
-            list(self.notes),
-            set(self.uint8),
-            set(self.bools),
-            dict(self.bounds),
-            set(self.batched),
-            dict(self.in_float),
-            dict(self.unrounded),
-            dict(self.fixed),
-            self.dynamic,
-            dict(self.buffers),
-            dict(self.whole),
-        )
+        return Graph(**{each.name: copy.copy(getattr(self, each.name)) for each in fields(self)})
 
     def array_dtype(self, name: str) -> np.dtype[Any]:
         """The numpy dtype of the arrays to pass for an input."""
