@@ -1,11 +1,9 @@
-"""q8.compare finds the layer that hurts, and Quantizer(skip=[...]) leaves it in float."""
+"""q8.compare finds the layer that hurts: the noise of every value and output, row by row."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -45,9 +43,9 @@ def network() -> nn.Module:
     return nn.Sequential(conv(3, 4), nn.Sequential(Outliers(), Damped()), nn.ReLU(), conv(4, 3), nn.SiLU()).eval()
 
 
-def quantized(module: nn.Module, quantizer: q8.Quantizer = INT8, scale: float = 1.0) -> torch.export.ExportedProgram:
+def quantized(module: nn.Module, quantizer: q8.Quantizer = INT8) -> torch.export.ExportedProgram:
     x = data(2, 3, 8, 8)
-    return q8.quantize(module, (x,), [x * scale], quantizer, progress=False)
+    return q8.quantize(module, (x,), [x], quantizer, progress=False)
 
 
 def test_the_layer_that_hurts_comes_first_and_can_be_skipped(tmp_path: Path) -> None:
@@ -70,110 +68,6 @@ def test_the_layer_that_hurts_comes_first_and_can_be_skipped(tmp_path: Path) -> 
             found.plot(tmp_path / wrong)
 
 
-@pytest.mark.parametrize(
-    ("snr", "yardstick", "said"), [(29.5, 30.0, 0), (25.0, 30.0, 1), (12.0, 12.0, 1), (29.5, None, 1)]
-)
-def test_more_bits_are_advised_where_the_outputs_gain_by_them(snr: float, yardstick: float | None, said: int) -> None:
-    """Not where they are near the yardstick. A yardstick below 20 dB is no aim: floats are better."""
-    lossy = Layer("mul", "gate", "", 40.0, 40.0, 8.0, 0.0, 0)
-    layers = (lossy, Layer("linear", "head", "", snr, snr, 0.0, 0.0, 1, output=True))
-    assert len(Comparison(layers, predicted=snr, yardstick=yardstick).advice) == said
-
-
-def test_clipping_is_told_from_coarse_steps() -> None:
-    module, x = network(), data(2, 3, 8, 8)
-    found = q8.compare(module, quantized(module, scale=0.2), (x,))
-    assert any(layer.clipped > 0.05 for layer in found.layers)
-    assert any("Calibrate with inputs" in line for line in found.advice)
-
-
-def causes(module: nn.Module, calibration: Tensor, x: Tensor, **how: Any) -> tuple[dict[str, Layer], tuple[str, ...]]:
-    """The rows by their names, and the advice."""
-    program = q8.quantize(module.eval(), (x,), [calibration], q8.Quantizer(precision="int8", **how), progress=False)
-    found = q8.compare(module, program, (x,))
-    return {layer.name: layer for layer in found.layers}, found.advice
-
-
-def test_a_rare_outlier_is_clipping() -> None:
-    """One element of 1,024 lies far beyond the calibration. What follows inherits the noise."""
-    torch.manual_seed(0)
-    x = data(16, 64)
-    outlier = x.clone()
-    outlier[0, 0] = 60.0
-    rows, advice = causes(nn.Sequential(nn.Linear(64, 32), nn.ReLU()), x, outlier)
-    assert 0 < rows["input_1"].clipped < 0.01
-    assert rows["input_1"].cause == "clipping"
-    assert rows["input_1"].lost > 20
-    assert rows["relu"].snr < 10
-    assert rows["relu"].cause == "before"
-    assert advice == (
-        "input_1: clipped. Calibrate with inputs that reach so far. If the calibration had such inputs, "
-        'Quantizer(precision="int16") has a range for them',
-    )
-
-
-def test_an_outlier_within_the_range_makes_steps_coarse() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 32), Outlier(), nn.ReLU(), nn.Linear(32, 8))
-    rows, (advice,) = causes(module, data(16, 64), data(16, 64))
-    assert rows["relu"].clipped == 0
-    assert rows["relu"].cause == "rounding"
-    assert rows["relu"].lost > 10
-    assert advice == (
-        'relu: 8 bits are too few. Quantizer(precision="int16") stores in 16 bits whatever can be. '
-        "Quantizer(skip=['2', ...]) leaves modules in float; name those that read the value, too"
-    )
-
-
-@pytest.mark.parametrize(
-    ("weights", "cause", "advice"),
-    [
-        ("int4", "weights", ["relu: its rounded weights make most of the noise. Quantizer(skip=['0', ...])"]),
-        ("int8", "before", []),
-    ],
-)
-def test_weights_of_4_bits_are_a_cause(weights: str, cause: str, advice: list[str]) -> None:
-    """The module that is named is that of the weights."""
-    torch.manual_seed(1)
-    module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32))
-    rows, found = causes(module, data(16, 64), data(16, 64), weights=weights, fit_weights=False)
-    assert rows["relu"].cause == cause
-    assert [line[: len(said)] for line, said in zip(found, advice, strict=True)] == advice
-
-
-def test_what_no_module_has_is_not_to_be_skipped() -> None:
-    """A function of the whole network has no path."""
-    torch.manual_seed(0)
-    module = Plain(lambda _, x: nn.functional.gelu(x * torch.tensor([1000.0] + [1.0] * 63)))
-    rows, (advice,) = causes(module, data(16, 64), data(16, 64))
-    assert rows["gelu"].lost > 20  # of all values together little is lost
-    assert "skip=" not in advice
-    assert 'Quantizer(precision="int16") stores in 16 bits whatever can be' in advice
-    assert "To skip gelu, which no module has, call it in a module of its own" in advice
-
-
-def test_what_has_16_bits_is_not_said_to_have_8() -> None:
-    """Nor is it advised to store it in 16. One channel is a million times as large as the others."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 32), Outlier(), Outlier(), nn.ReLU(), nn.Linear(32, 8)).eval()
-    x = data(16, 64)
-    program = q8.quantize(module, (x,), [x], q8.Quantizer(precision="int16"), progress=False)
-    found = q8.compare(module, program, (x,))
-    (relu,) = (layer for layer in found.layers if layer.name == "relu")
-    assert (relu.stored, relu.cause) == ("int16", "rounding")
-    (advice,) = (line for line in found.advice if line.startswith("relu"))
-    assert advice.startswith("relu: 16 bits are too few. Quantizer(skip=['3', ...])")
-    assert "int16" not in advice
-
-
-def test_no_layer_is_named_that_has_little_noise_beside_clipping() -> None:
-    """Beside one clipped input that takes nearly all of the signal."""
-    clipped = Layer("x", "", "", 2.0, 2.0, 38.0, 0.001, 0, cause="clipping")
-    lossy = Layer("mul", "gate", "", 37.0, 37.0, 3.5, 0.0, 1)
-    output = Layer("linear", "head", "", 5.0, 5.0, 0.0, 0.0, 2, output=True, cause="before")
-    assert [line.partition(":")[0] for line in Comparison((clipped, lossy, output), 40.0, 40.0).advice] == ["x"]
-
-
 def test_a_zero_has_no_sign() -> None:
     """Nor has what is rounded to it."""
     output = Layer("linear", "", "", -0.0, -0.04, -0.04, 0.0, 0, output=True)
@@ -181,22 +75,6 @@ def test_a_zero_has_no_sign() -> None:
     said = f"{Comparison((output,), -0.04, -0.04, (found,))}{Precision((), (), '', -0.04, 0.0, -0.04).warning}"
     assert "0.0 dB" in said
     assert "-0.0" not in said
-
-
-def test_a_difference_inherits_its_noise() -> None:
-    """Of values that are nearly equal."""
-    module = Plain(lambda _, x: torch.sigmoid(x) - torch.sigmoid(x * 1.01))
-    rows, (advice,) = causes(module, data(16, 64), data(16, 64))
-    assert rows["sub"].cause == "before"
-    assert advice.startswith("sub: noise of what it reads grows here")
-
-
-class Outlier(nn.Module):
-    """One channel is a thousand times as large as the others."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 32) → the same."""
-        return x * torch.tensor([1000.0] + [1.0] * 31)
 
 
 def test_a_channel_that_is_lost_counts_once() -> None:
@@ -218,20 +96,6 @@ def test_another_module_is_refused() -> None:
     module, x = network(), data(2, 3, 8, 8)
     with pytest.raises(q8.InputError, match="was not made from this module"):
         q8.compare(nn.Sequential(conv(3, 4), nn.ReLU()).eval(), quantized(module), (x,))
-
-
-def test_skip_names_a_module() -> None:
-    """One of the user's module; another name is told the nearest paths, or the first ones where none is like it."""
-    with pytest.raises(
-        q8.InputError, match=r"skip names '1\.1\.depthwise_conv'.*nearest to it: '1\.1\.depthwise' .*norm"
-    ):
-        quantized(network(), q8.Quantizer(skip=["0", "1.1.depthwise_conv"]))
-    with pytest.raises(q8.InputError, match=r"skip names 'head'.*nearest to it: '0', '1', '1\.0', '1\.1'"):
-        quantized(network(), q8.Quantizer(skip=["head"]))
-    with pytest.raises(q8.InputError, match=r"skip names 'head'.*: no module has a path"):
-        quantized(conv(3, 4).eval(), q8.Quantizer(skip=["head"]))
-    with pytest.raises(q8.InputError, match=r"skip=\['head'\]"):
-        q8.Quantizer(skip="head")
 
 
 class Head(nn.Module):
@@ -320,48 +184,6 @@ def test_other_inputs_are_refused(wrong: tuple[Tensor, ...], found: str) -> None
     program = q8.quantize(module, (x,), [x], progress=False)
     with pytest.raises(q8.InputError, match=found):
         q8.compare(module, program, wrong)
-
-
-def norm(channels: int) -> nn.BatchNorm2d:
-    """With statistics, as after training."""
-    module = nn.BatchNorm2d(channels).eval()
-    module.running_var = torch.linspace(0.5, 2, channels)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("middle", "kept"),
-    [
-        ([nn.GELU()], {"gelu"}),
-        ([nn.ReLU(), norm(4)], {"relu", "batch_norm"}),
-        ([nn.MaxPool2d(2), nn.Softmax(1)], {"max_pool2d", "softmax"}),
-    ],
-)
-def test_any_module_can_be_skipped(middle: list[nn.Module], kept: set[str]) -> None:
-    """Its operators stay in float, and what they read is not rounded for them."""
-    module = nn.Sequential(conv(3, 4), *middle, conv(4, 3)).eval()
-    x = data(2, 3, 8, 8)
-    program = q8.quantize(module, (x,), [x], q8.Quantizer(skip=[str(len(middle))]), progress=False)
-    report = q8.compile(program).report()
-    assert set(report.float32) == kept
-    assert report.int8 == {"q8ta_conv2d (scale)": 2}
-    rows = sorted(q8.compare(module, program, (x,)).layers, key=lambda layer: layer.place)
-    assert [layer.module for layer in rows if not layer.output] == ["", str(len(middle))]
-
-
-def test_skip_goes_through_a_file(tmp_path: Path) -> None:
-    module, x = nn.Sequential(conv(3, 4), nn.GELU(), conv(4, 3)).eval(), data(2, 3, 8, 8)
-    program = q8.quantize(module, (x,), [x], q8.Quantizer(skip=["1"]), progress=False)
-    torch.export.save(program, tmp_path / "net.pt2")
-    assert q8.compile(torch.export.load(tmp_path / "net.pt2")).report().float32 == {"gelu": 1}
-
-
-@pytest.mark.parametrize("function", [nn.GELU, nn.ReLU])
-def test_a_function_behind_a_view_can_be_skipped(function: Callable[[], nn.Module]) -> None:
-    """Conv1d is a convolution and a view: an activation moves before the view, but not one in float."""
-    module, x = nn.Sequential(nn.Conv1d(3, 4, 3), function(), nn.Conv1d(4, 3, 3)).eval(), data(1, 3, 8)
-    program = q8.quantize(module, (x,), [x], q8.Quantizer(skip=["1"]), progress=False)
-    assert function.__name__.lower() in q8.compile(program).report().float32
 
 
 def test_a_batch_of_any_size() -> None:
@@ -461,18 +283,3 @@ def test_inputs_of_a_comparison_are_numbers() -> None:
     program = q8.quantize(module, (x,), [x], progress=False)
     with pytest.raises(q8.InputError, match="input 0 holds NaN"):
         q8.compare(module, program, (x / 0 * 0,))
-
-
-def test_what_is_exact_is_not_said_to_be_clipped() -> None:
-    module, x = nn.Sequential(nn.Linear(8, 4)).eval(), data(2, 8).round().clamp(-2, 2)
-    compared = q8.compare(module, q8.quantize(module, (x,), [x], progress=False), (torch.zeros(2, 8),))
-    assert {layer.cause for layer in compared.layers if layer.snr == 120} <= {"rounding"}
-
-
-def test_modules_that_compute_nothing_are_told_apart() -> None:
-    """They cannot be skipped. A network of nothing else was quantized, though nothing of it is rounded."""
-    module, x = nn.Sequential(nn.Identity(), conv(3, 4)).eval(), data(1, 3, 5, 5)
-    with pytest.raises(q8.InputError, match=r"nearest to it: '1' .*Identity and Dropout compute nothing"):
-        q8.quantize(module, (x,), [x], q8.Quantizer(skip=["0"]), progress=False)
-    program = q8.quantize(module[0], (x,), [x], progress=False)
-    assert "nothing of this network is rounded" in str(q8.compile(program).report())
