@@ -19,8 +19,8 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
+from q8ta_wgpu.frontend.calibrate.noise import decibels
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from q8ta_wgpu.frontend.calibrate.simulate import fill_of
+from q8ta_wgpu.frontend.calibrate.noise import fill_of
 from q8ta_wgpu.ir.graph import RANGES, Array, TensorType
 
 Cause = Literal["clipping", "rounding", "weights", "before"]

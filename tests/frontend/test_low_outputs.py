@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from bench.noise import decibels
-from q8ta_wgpu.frontend.calibrate.simulate import fill_of
+from q8ta_wgpu.frontend.calibrate.noise import fill_of
 
 
 class Policy(nn.Module):

@@ -14,11 +14,11 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import simulated_noise
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
+from q8ta_wgpu.frontend.calibrate.noise import decibels as decibels_of
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
 from q8ta_wgpu.frontend.calibrate.simulate import Run
-from q8ta_wgpu.frontend.calibrate.simulate import decibels as decibels_of
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Width
 from q8ta_wgpu.frontend.notes import PRECISION

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.fx import Node
 
+from q8ta_wgpu.frontend.calibrate.noise import noise
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
-from q8ta_wgpu.frontend.calibrate.simulate import Run, View, Views, Weight, noise, same_weight, softmax
+from q8ta_wgpu.frontend.calibrate.simulate import Run, View, Views, Weight, same_weight, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 

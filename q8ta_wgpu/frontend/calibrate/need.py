@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
+from q8ta_wgpu.frontend.calibrate.noise import fill_of
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_in_steps
-from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, fill_of, softmax
+from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.nodes import constant

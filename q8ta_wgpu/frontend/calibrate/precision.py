@@ -22,8 +22,8 @@ from q8ta_wgpu.frontend.calibrate.always import always, beside_states, by_rows, 
 from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import Reading
+from q8ta_wgpu.frontend.calibrate.noise import decibels
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
-from q8ta_wgpu.frontend.calibrate.simulate import decibels
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, unrounded, widths, with_choices

@@ -19,21 +19,11 @@ from torch.fx import Node
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
+from q8ta_wgpu.frontend.calibrate.noise import noise, usual_noise
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN
-from q8ta_wgpu.frontend.calibrate.simulate import (
-    LastRuns,
-    Run,
-    Shares,
-    View,
-    Views,
-    Weight,
-    noise,
-    same_weight,
-    softmax,
-    usual_noise,
-)
+from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Shares, View, Views, Weight, same_weight, softmax
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.steps import traffic
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
