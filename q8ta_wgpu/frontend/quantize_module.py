@@ -178,7 +178,8 @@ def _quantized(
         changed = changed_buffers(asked.module, asked.example)
         if changed:
             stack.callback(Attributes(asked.module).put_back)
-        source, program = Traceable.exported(asked.module, asked.example, changed, asked.any_batch, asked.whole)
+        example = asked.example if sizes is None else _enlarged(asked, sizes, not changed)
+        source, program = Traceable.exported(asked.module, example, changed, asked.any_batch, asked.whole)
         states = source.states
         update(1, shown, "folding constants and batch norms")
         graph = source.folded(program, asked.whole)
@@ -217,6 +218,14 @@ def _quantized(
     return int8, faults.ZEROS if zeros else lost or found.warning
 
 
+def _enlarged(asked: _Asked, sizes: Dimensions, checks_run: bool) -> checks.Tensors:
+    """The example that is traced. With `checks_run`, raises UnsupportedError unless the module runs on it."""
+    example = sizes.enlarged(asked.example)
+    if checks_run and [x.shape for x in example] != [x.shape for x in asked.example]:
+        check_points(asked.module, asked.example, sizes, sizes.points[:1])
+    return example
+
+
 def _fixed(
     source: Traceable, program: ExportedProgram, graph: GraphModule, sizes: Dimensions | None
 ) -> list[tuple[int, int, int, str]]:
@@ -241,9 +250,9 @@ class _Following:
 
     def __call__(self, model: GraphModule) -> None:
         module, inputs = self._source.module, self._source.inputs
-        check_points(module, inputs, self.sizes)
+        check_points(module, inputs, self.sizes, self.sizes.points[1:])
         graphs = (self._source.graph(self.sizes.at(inputs, point)) for point in self.sizes.points[1:])
         self.sizes = annotate(model, self.sizes, [transformed(graph, self._quantizer) for graph in graphs])
-        check_ends(module, model, inputs, self.sizes)
+        self.sizes = check_ends(module, model, inputs, self.sizes)
         for index, item in enumerate(self._held):  # tables may have limited the sizes
             checks.check_sizes(item, index, self.sizes)

@@ -114,6 +114,9 @@ def leading_slice(whole: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
     return np.ascontiguousarray(whole[tuple(map(slice, shape))])
 
 
+_OTHER_ENDS = ". For others quantize with torch.export.Dim(min=..., max=...), or sizes of an ONNX file"
+
+
 @dataclass
 class Dynamic:
     """What of a graph changes with the sizes of its inputs.
@@ -139,7 +142,7 @@ class Dynamic:
             low, high = self.symbols[symbol]
             what = f"dimension {dim} of input {name} is {size!r}"
             if rest or not low <= value <= high:
-                return f"{what} with {symbol} from {low} to {high}, found {shapes[name][dim]}"
+                return f"{what} with {symbol} from {low} to {high}, found {shapes[name][dim]}{_OTHER_ENDS}"
             if found.setdefault(symbol, value) != value:
                 return f"{what} and {symbol} is {found[symbol]} elsewhere, found {shapes[name][dim]}"
         return found
@@ -159,14 +162,14 @@ def traced_points(
     are checked. Programs leave out operators at size 1, and may merge operators where two sizes are equal: sizes of
     `beside` are taken only where a range has no others."""
 
-    def other(symbol: str, share: float) -> int:
+    def other(symbol: str, share: float, taken: int = 0) -> int:
         low, high = ranges[symbol]
         size = here[symbol]
         found = range(max(low, 2), size) or range(size + 1, min(high, size + 8) + 1) or [size]
-        return min(found, key=lambda n: (n in beside, abs(n - int(size * share))))
+        return min(found, key=lambda n: (n in beside, n == taken, abs(n - int(size * share))))
 
     second = {symbol: other(symbol, 0.7) for symbol in here}
     every = itertools.product(*((here[s], second[s]) for s in here))
     found: list[Point] = [dict(zip(here, values, strict=True)) for values in every]
-    found.append({s: other(s, 0.9) for s in here})
+    found.append({s: other(s, 0.9, second[s]) for s in here})
     return [point for i, point in enumerate(found) if point not in found[:i]]

@@ -4,7 +4,7 @@ trace."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,12 +31,14 @@ class Dimensions:
         points: the symbols' values at which the module was traced; the first is that of the example.
         tables: shapes of parameters of which only a slice is read, by their names in the program, as plain terms of
             each dimension.
+        free: the symbols for which no lowest value was given. `formulas.check_ends` finds out whether it is 1.
     """
 
     sizes: tuple[tuple[int, int, Terms], ...]
     ranges: Mapping[str, tuple[int, int]]
     points: tuple[Point, ...]
     tables: Mapping[str, Any] = field(default_factory=dict)
+    free: frozenset[str] = frozenset()
 
     def shapes(self, shapes: Sequence[Sequence[int]], point: Point) -> list[list[int]]:
         """The shapes of inputs at a point."""
@@ -69,6 +71,21 @@ class Dimensions:
         larger = {s: max(here[s], min(high, 2 * here[s] + 1)) for s, (_, high) in self.ranges.items()}
         return [point for point in (least, larger) if point not in self.points]
 
+    def from_two(self, symbols: Container[str]) -> Dimensions:
+        """The dimensions with these symbols from 2 on."""
+        ranges = {s: (2 if s in symbols else low, high) for s, (low, high) in self.ranges.items()}
+        return replace(self, ranges=ranges, free=frozenset(s for s in self.free if s not in symbols))
+
+    def enlarged(self, example: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """An example of the first point's sizes: elements are repeated along dimensions that are larger there."""
+        found = list(example)
+        for index, shape in enumerate(self.shapes([x.shape for x in example], self.points[0])):
+            for dim, size in enumerate(shape):
+                x = found[index]
+                if size != x.shape[dim]:
+                    found[index] = x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
+        return tuple(found)
+
     def of_program(self, program: ExportedProgram) -> Dimensions:
         """The dimensions with the tables of a program. They are computed again since torch does not save notes of
         parameters."""
@@ -99,12 +116,14 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
     sizes: list[tuple[int, int, Terms]] = []
     ranges: dict[str, tuple[int, int]] = {}
     here: dict[str, int] = {}
+    free = set[str]()
     for index, entry in enumerate(_entries(module, len(example), dynamic_shapes)):
         for dim, spec in _specs(entry, example[index].dim(), index):
             size = int(example[index].shape[dim])
             if (found := _symbol(spec, size, index, dim)) is None:
                 continue
-            symbol, terms, least, largest = found
+            symbol, terms, given, largest = found
+            least = given or 1
             _, value, rest = solved(terms, size)
             if rest or not least <= value <= largest or here.setdefault(symbol, value) != value:
                 raise InputError(
@@ -114,12 +133,15 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
                 )
             sizes.append((index, dim, terms))
             ranges[symbol] = (least, largest)
+            free |= set() if given else {symbol}
     if not sizes:
         raise InputError("dynamic_shapes names no dimension of any size: leave it out, or name one by torch.export.Dim")
     if len(ranges) > MOST:
         raise InputError(f"dynamic_shapes may have {MOST} different sizes, found {len(ranges)}: {', '.join(ranges)}")
     beside = {n for x in (*example, *module.parameters(), *module.buffers()) for n in x.shape}
-    return Dimensions(tuple(sizes), ranges, tuple(traced_points(here, ranges, beside)))
+    here = {symbol: min(max(value, 2), ranges[symbol][1]) for symbol, value in here.items()}
+    points = traced_points(here, ranges, beside)
+    return Dimensions(tuple(sizes), ranges, tuple(points), free=frozenset(free))
 
 
 def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[Any]:
@@ -162,15 +184,15 @@ def _specs(entry: Any, rank: int, index: int) -> Iterator[tuple[int, Any]]:
 
 
 def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int, int] | None:
-    """The symbol of a dimension, the terms of its size, and the lowest and highest value of the symbol; None for a
-    dimension of one size."""
+    """The symbol of a dimension, the terms of its size, and the lowest and highest value of the symbol, the lowest 0
+    where none was given; None for a dimension of one size."""
     if spec is None or (isinstance(spec, int) and not isinstance(spec, bool)):
         if spec not in (None, size):
             raise InputError(f"dynamic_shapes says {spec} of dimension {dim} of example input {index}, found {size}")
         return None
     if isinstance(spec, _DimHint):
         hint = str(spec).rpartition("(")[2].split(")")[0].split(",")[0]
-        return None if hint.endswith("STATIC") else (f"n{size}", {(f"n{size}",): 1}, min(size, 2), UNBOUNDED)
+        return None if hint.endswith("STATIC") else (f"n{size}", {(f"n{size}",): 1}, 0, UNBOUNDED)
     if not isinstance(spec, Dim):
         raise InputError(
             f"dynamic_shapes of dimension {dim} of input {index} must be a torch.export.Dim, found {shown(spec)}"
@@ -180,9 +202,8 @@ def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int
     if isinstance(spec, _DerivedDim):
         offset = int(spec.fn(0))
         terms = {(root.__name__,): int(spec.fn(1)) - offset, **({(): offset} if offset else {})}
-    least = int(root.min) if int(root.min) > 0 else 2  # as in torch.export
     largest = int(root.max) if isinstance(root.max, int) and root.max < UNBOUNDED else UNBOUNDED
-    return root.__name__, terms, least, largest
+    return root.__name__, terms, max(int(root.min), 0), largest
 
 
 def leading_slice(tensor: Tensor, shape: Sequence[int]) -> Tensor:

@@ -105,34 +105,88 @@ def _annotate_constant(
         ranges[symbol] = (low, here[symbol])
 
 
-def check_points(module: torch.nn.Module, example: Sequence[Tensor], found: Dimensions) -> None:
+def check_points(
+    module: torch.nn.Module, example: Sequence[Tensor], found: Dimensions, points: Sequence[Point]
+) -> None:
     """Raises InputError or UnsupportedError unless a module runs at the sizes at which it will be traced. (torch's
     tracing would log the failure.)"""
-    for point in found.points[1:]:
+    for point in points:
         try:
             module(*found.at(example, point))
         except Exception as error:
             raise _does_not_run(error, point, example, found) from error
 
 
-def check_ends(module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions) -> None:
-    """Raises UnsupportedError unless an annotated program gives the same results as its module, at the smallest sizes
-    and at larger ones than the example's."""
-    drawn = torch.Generator().manual_seed(0)
+def check_ends(
+    module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions
+) -> Dimensions:
+    """The dimensions with the lowest value of each symbol. Where none was given it is 1 if the program is right there,
+    and else 2, as in torch.export.
+
+    Raises UnsupportedError unless an annotated program gives the same results as its module, at the smallest sizes and
+    at larger ones than the example's.
+    """
+    here = found.points[0]
+    wrong = {s for s in found.free if not _is_right_at_one(module, program, example, found, {**here, s: 1})}
+    found = found.from_two(wrong)
+    least = {symbol: low for symbol, (low, _) in found.ranges.items()}
+    if len(found.free) > 1 and not _is_right_at_one(module, program, example, found, least):
+        found = found.from_two(found.free)
     for point in found.ends:
-        shapes = found.shapes([x.shape for x in example], point)
-        inputs = [_random(x, shape, drawn) for x, shape in zip(example, shapes, strict=True)]
-        try:
-            wanted = pytree.tree_leaves(module(*(x.clone() for x in inputs)))
-            results = pytree.tree_leaves(Sized(program).run(*inputs))
-            alike = all(map(_is_near, wanted, results))
-        except Exception as error:
-            raise _does_not_run(error, point, example, found) from error
-        if not alike:
-            raise UnsupportedError(
-                f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it computes "
-                "something else. Name other sizes by Dim(min=..., max=...)"
-            )
+        _check_end(module, program, example, found, point)
+    return found
+
+
+def _is_right_at_one(
+    module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions, point: Point
+) -> bool:
+    """Whether a program is right at sizes that nobody asked for: there must be elements, and results that are
+    numbers."""
+    if min(map(min, filter(None, found.shapes([x.shape for x in example], point))), default=1) < 1:
+        return False
+    try:
+        results = _check_end(module, program, example, found, point)
+    except Q8taError:
+        return False
+    return not any(x.isnan().any() for x in results if isinstance(x, Tensor))
+
+
+class _Traced(Sized):
+    """Runs an annotated program. Raises UnsupportedError where a value has no elements, or another number of dimensions
+    than in the trace, as a squeeze has at size 1: a graph of all sizes cannot follow that."""
+
+    def run_node(self, n: Node) -> Any:
+        """The value of a node."""
+        found, traced = super().run_node(n), n.meta.get("val")
+        if isinstance(found, Tensor) and isinstance(traced, Tensor):
+            of_one_rank = found.dim() == traced.dim()
+            if not of_one_rank or found.numel() < min(traced.numel(), 1):
+                why = "no elements" if of_one_rank else "another number of dimensions"
+                raise _refused(n, f"with {_said(self._point)} its result has {why}")
+        return found
+
+
+def _check_end(
+    module: torch.nn.Module, program: GraphModule, example: Sequence[Tensor], found: Dimensions, point: Point
+) -> list[Any]:
+    """The results of an annotated program at a point. Raises UnsupportedError unless its module gives the same."""
+    drawn = torch.Generator().manual_seed(0)
+    shapes = found.shapes([x.shape for x in example], point)
+    inputs = [_random(x, shape, drawn) for x, shape in zip(example, shapes, strict=True)]
+    try:
+        wanted = pytree.tree_leaves(module(*(x.clone() for x in inputs)))
+        results: list[Any] = pytree.tree_leaves(_Traced(program).run(*inputs))
+        alike = all(map(_is_near, wanted, results))
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        raise _does_not_run(error, point, example, found) from error
+    if not alike:
+        raise UnsupportedError(
+            f"the module does not follow the sizes that dynamic_shapes names: with {_said(point)} it computes "
+            "something else. Name other sizes by Dim(min=..., max=...)"
+        )
+    return results
 
 
 def _does_not_run(error: Exception, point: Point, example: Sequence[Tensor], found: Dimensions) -> Q8taError:
