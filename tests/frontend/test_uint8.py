@@ -167,6 +167,42 @@ def test_an_image_as_result_is_rounded_once(end: str, shuffled: bool, device: De
     assert len(np.unique(found)) > 50
 
 
+LOGO = torch.arange(3 * 5 * 14).reshape(1, 3, 5, 14).to(torch.uint8)
+BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cat": lambda x, y: torch.cat([x, y], 3),
+    "stack": lambda x, y: torch.stack([y, x], 1),
+    "moved before": lambda x, y: torch.cat([x.flip(3), 255 - x, y], 1),
+    "a constant": lambda x, y: torch.cat([x, LOGO.expand(2, -1, -1, -1)], 2),
+    "zeros": lambda x, y: torch.cat([torch.zeros_like(x), x], 1),
+    "written into": lambda x, y: x.slice_scatter(y[:, :, 2:5], 2, 0, 3),
+    "rows written into": lambda x, y: x.index_copy(2, torch.tensor([1, 3]), y[:, :, :2]),
+    "numbers of another dtype": lambda x, y: torch.cat([x.long(), x], 1),
+}
+"""What puts an input of uint8 beside a result, or beside a constant."""
+
+
+@pytest.mark.parametrize("layer", [False, True], ids=["a result", "before a layer"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_image_beside_other_bytes(name: str, layer: bool, device: Device) -> None:
+    """Bytes that are given are exact in the result. They were not taken beside computed ones, nor beside constants."""
+    torch.manual_seed(1)
+
+    def forward(s: Any, x: Tensor) -> Any:
+        both = BESIDE[name](x, (s.conv(x.float() / 255) * 255).round().clamp(0, 255).to(torch.uint8))
+        return s.mean(both.flatten(0, -4).float() / 255) if layer else both
+
+    module = Plain(forward, conv=nn.Conv2d(3, 3, 3, padding=1), mean=nn.AvgPool2d(2)).eval()
+    x = image()
+    model = q8.compile(q8.quantize(module, (x,), [x], quantizer=INT8, progress=False))
+    with q8.Session(model, device) as session:
+        found = session(x)
+    np.testing.assert_array_equal(found, q8.Session(model, "reference")(x))
+    wanted = module(x).numpy()
+    assert found.dtype == wanted.dtype
+    assert np.abs(found.astype(float) - wanted).max() <= (0.02 if layer else 2)
+    assert layer or not model.report().float32
+
+
 def test_pieces_give_what_they_store_as_numbers() -> None:
     torch.manual_seed(0)
     x = data(1, 3, 32, 32)

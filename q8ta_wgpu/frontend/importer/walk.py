@@ -245,7 +245,7 @@ class Walk(GraphBuilder):
         if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
             numbers = {"condition": args["attn_mask"], "self": 0.0, "other": MASKED}
             args |= {"attn_mask": self.aten("aten.where.self", numbers), "is_unmasked": args["attn_mask"]}
-        if not isinstance(kind(node), Moves | Monotonic):
+        if not isinstance(kind(node), Moves | Monotonic) or self._mixes_bytes(node, args):
             args = {key: self._number(value) for key, value in args.items()}
         name, args = imported_as(node, self._integers(node, args))
         if is_float(node):
@@ -316,10 +316,23 @@ class Walk(GraphBuilder):
         if floats and is_integer(node.meta.get("val")) and EXACT < reached < math.inf:
             raise beyond(reached, EXACT)
 
+    def _mixes_bytes(self, node: Node, args: Mapping[str, Any]) -> bool:
+        """Whether some operands of a call are inputs of uint8, and others float32: numbers that were computed, or
+        constants."""
+        of_uint8 = [n for n in node.all_input_nodes if getattr(n.meta.get("val"), "dtype", None) == torch.uint8]
+        lists = [value for value in args.values() if isinstance(value, list)]
+        each = ([self.values.get(n.name) for n in of_uint8], *lists)
+        return any(len(set(map(self._is_bytes, values))) > 1 for values in each)
+
+    def _is_bytes(self, value: Any) -> bool:
+        """Whether a value is an input of uint8, moved or not."""
+        return isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
+
     def _number(self, value: Any) -> Any:
         """The float32 value of an input of uint8, moved or not; any other argument as it is."""
-        is_uint8 = isinstance(value, str) and self.operand(value) in self.graph.types and self.type(value).q == UINT8
-        return self.emit("dequantize", (value,)) if is_uint8 else value
+        if isinstance(value, list):
+            return [self._number(item) for item in value]
+        return self.emit("dequantize", (value,)) if self._is_bytes(value) else value
 
 
 def _decides(node: Node) -> bool:
