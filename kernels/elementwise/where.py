@@ -64,6 +64,19 @@ def _params_int16(call: Call) -> Params:
     return {**arithmetic.stored_fields(call), **zeros, **factors, **steps}
 
 
+def _number(call: QuantizedCall, position: int) -> Array | None:
+    """The number that a constant operand is, also for all elements of a result whose shape the quantized operands give;
+    None of other operands."""
+    constant, whole = call.constants.get(position), [t.shape for t in call.inputs]
+    if not isinstance(constant, np.ndarray) or not constant.size:
+        return None
+    number = constant.reshape(-1)[0]
+    quantized = [shape for shape, q in zip(whole, call.q, strict=True) if q is not None]
+    repeated = np.broadcast_shapes(*quantized) == np.broadcast_shapes(*whole)
+    alike = repeated and np.array_equal(constant, np.full_like(constant, number), equal_nan=True)
+    return np.asarray(number) if constant.size == 1 or alike else None
+
+
 def _not_a_number(position: int) -> str:
     """The reason if an operand is neither quantized nor one number."""
     return f"its operand {position} is a constant of many numbers, which are not quantized"
@@ -72,16 +85,16 @@ def _not_a_number(position: int) -> str:
 def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
     attrs, operands = dict[str, float | int](lo=call.lo, hi=call.hi), []
     for name, position in (("a", 1), ("b", 2)):
-        q, constant = call.q[position], call.constants.get(position)
-        number, factor = 0.0, 0.0 if q is None else arithmetic.ratio(q, out)
+        q, steps = call.q[position], 0.0
+        factor = 0.0 if q is None else arithmetic.ratio(q, out)
         if q is None:
-            if not isinstance(constant, np.ndarray) or constant.size != 1:
+            if (number := _number(call, position)) is None:
                 return _not_a_number(position)
-            number = float(np.nan_to_num(constant.astype(np.float64).reshape(()) / out.scale, nan=0.0))
+            steps = float(np.nan_to_num(number.astype(np.float64) / out.scale, nan=0.0))
         if factor is None:
             return "the ratio of its scales is not a finite float32"
         limit = arithmetic.STEPS_LIMIT
-        attrs |= {f"{name}_multiplier": factor, f"{name}_steps": int(np.rint(np.clip(number, -limit, limit)))}
+        attrs |= {f"{name}_multiplier": factor, f"{name}_steps": int(np.rint(np.clip(steps, -limit, limit)))}
         operands.append(0 if q is None else position)  # for a number any operand serves: its multiplier is 0
     return Int8Form("q16ta_where", (0, *operands), attrs)
 
@@ -93,11 +106,11 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
         return _lower_int16(call, call.out)
     tables, operands = [], []
     for position in (1, 2):
-        q, constant = call.q[position], call.constants.get(position)
+        q, number = call.q[position], _number(call, position)
         if q is not None:
             values = arithmetic.levels(q)
-        elif isinstance(constant, np.ndarray) and constant.size == 1:
-            values = np.full(256, constant.reshape(()), np.float64)
+        elif number is not None:
+            values = np.full(256, number, np.float64)
         else:
             return _not_a_number(position)
         tables.append(arithmetic.table(values, call.out, call.lo, call.hi))

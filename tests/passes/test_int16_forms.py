@@ -112,6 +112,36 @@ def test_an_int16_tensor_with_elements_replaced_by_a_number(number: float) -> No
     np.testing.assert_array_equal(reference.run(found, inputs)[y], reference.run(graph, inputs)[y])
 
 
+@pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
+@pytest.mark.parametrize(("constant", "op"), [((2, 7), "int"), ((3, 2, 7), "where"), ((7,), "int")])
+def test_a_number_that_is_repeated_replaces_elements(constant: tuple[int, ...], op: str, dtype: str) -> None:
+    """As one number does, if the others give the result its shape; it was left in float32."""
+    q, shape = QParams(2.0**-6, -30, dtype), (2, 7)
+    graph = Graph(["mask", "x"])
+    graph.types |= {"mask": TensorType(shape, INT8X4, QParams(1.0, 0)), "x": TensorType(shape, dtype, q)}
+    graph.types |= {
+        "held": TensorType(shape),
+        "real": TensorType(shape),
+        "filled": TensorType((*constant[:-2], *shape)),
+    }
+    graph.add_constant("numbers", np.full(constant, -0.75, np.float32))
+    graph.nodes = [
+        Node("dequantize", ("mask",), "held"),
+        Node("dequantize", ("x",), "real"),
+        Node("where", ("held", "numbers", "real"), "filled"),
+    ]
+    _append(graph, "filled", [("quantize", q)])
+    found = run_passes(graph)
+    whole = "q8ta_where" if dtype == INT8X4 else "q16ta_where"
+    assert (whole if op == "int" else op) in {node.op for node in found.nodes}, found.notes
+    inputs: dict[str, Array] = {
+        "mask": np.resize(np.array([0, 1, 1], np.int8), shape),
+        "x": np.arange(-100, 96, 14).reshape(shape).astype(np.int8 if dtype == INT8X4 else np.int16),
+    }
+    (y,) = graph.outputs
+    np.testing.assert_array_equal(reference.run(found, inputs)[y], reference.run(graph, inputs)[y])
+
+
 def _append(graph: Graph, last: str, steps: list[tuple[str, QParams | None]]) -> None:
     """Operators of one operand in a row, the last one's result the graph's output."""
     shape = graph.types[last].shape
