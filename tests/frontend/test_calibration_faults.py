@@ -14,7 +14,7 @@ from torchao.quantization.pt2e import MinMaxObserver
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import faults
-from tests.quantizing import around_conv, conv, data
+from tests.quantizing import Plain, around_conv, conv, data
 
 X = data(1, 3, 5, 5)
 
@@ -47,6 +47,16 @@ def _scaled(factor: float) -> nn.Module:
     with torch.no_grad():
         tiny.second.bias.zero_()  # type: ignore[operator, union-attr]
     return tiny
+
+
+@pytest.mark.parametrize(("empty", "said"), [([1], r" \(in row 1 of 3\)"), ([0, 2], r" \(in row 0 and 1 more of 3\)")])
+def test_rows_that_are_not_finite_are_named(empty: list[int], said: str) -> None:
+    """As the mean of no tokens."""
+    module = Plain(lambda s, x, m: s.linear((x * m).sum(1) / m.sum(1)), linear=nn.Linear(8, 4)).eval()
+    mask = torch.ones(3, 5, 1)
+    mask[empty] = 0
+    with pytest.raises(InputError, match=rf"value of div .* is NaN or infinite on calibration item 0{said}: a range"):
+        q8.quantize(module, (data(3, 5, 8), mask), [(data(3, 5, 8), mask)], progress=False)
 
 
 def test_small_values_have_small_steps() -> None:

@@ -34,7 +34,8 @@ def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int, bu
         if search.found is not None:
             kept = [name for name, x in zip(buffers, states, strict=False) if not x.isfinite().all()]
             also = f", and with it buffer {', '.join(kept)}" if kept else ""
-            raise _not_finite(prepared, search.found, f"calibration item {index}{also}", buffers) from error
+            where = f"calibration item {index}{search.rows}{also}"
+            raise _not_finite(prepared, search.found, where, buffers) from error
         if search.failed is None:
             raise
         where = source_of(search.failed) or search.failed.name
@@ -100,12 +101,13 @@ def lost_values(prepared: GraphModule) -> str:
 
 class _Search(Sized):
     """Runs a prepared graph without its observers. `found` is the first observer that would see NaN or an infinity,
-    `failed` the operator that cannot run."""
+    `rows` says in which rows of the value, `failed` is the operator that cannot run."""
 
     def __init__(self, prepared: GraphModule) -> None:
         super().__init__(prepared)
         self._prepared = prepared
         self.found: Node | None = None
+        self.rows = ""
         self.failed: Node | None = None
 
     def run_node(self, n: Node) -> Any:
@@ -117,7 +119,7 @@ class _Search(Sized):
             return found
         (value,) = self.fetch_args_kwargs_from_env(n)[0]
         if self.found is None and not torch.isfinite(value).all():
-            self.found = n
+            self.found, self.rows = n, _rows(value)
         return value
 
 
@@ -146,6 +148,15 @@ def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buff
         f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
         "be found for it. Clean the calibration data, or bound the value (torch.clamp)"
     )
+
+
+def _rows(value: torch.Tensor) -> str:
+    """In which rows, along the first dimension, a value is not finite; empty if it is so in all."""
+    wrong = ~value.isfinite().reshape(len(value), -1).all(1) if value.dim() > 1 else torch.ones(1, dtype=torch.bool)
+    if wrong.all():
+        return ""
+    first, *others = wrong.nonzero().flatten().tolist()
+    return f" (in row {first}{f' and {len(others)} more' if others else ''} of {len(value)})"
 
 
 def _wrong(value: torch.Tensor) -> float:
