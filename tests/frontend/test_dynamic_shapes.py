@@ -279,6 +279,15 @@ def test_a_length_that_only_one_of_two_inputs_has_is_named(other: Any, caplog: p
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+def test_sizes_that_are_equal_where_a_module_fails_are_no_cause() -> None:
+    """A window that is larger than both."""
+    x, dynamic = data(1, 3, 8, 8), [{2: Dim("H"), 3: Dim("W")}]
+    with pytest.raises(
+        q8.UnsupportedError, match=r"with H = 2, W = 2 the module does not run .*Name other sizes by Dim"
+    ):
+        q8.quantize(nn.Conv2d(3, 4, 3).eval(), (x,), [x], dynamic_shapes=dynamic, progress=False)
+
+
 WRONG = {
     "a name": ({"y": {0: T}}, "names 'y'"),
     "no size": ({"input": None}, "names no dimension"),

@@ -190,14 +190,15 @@ def _check_end(
 
 
 def _does_not_run(error: Exception, point: Point, example: Sequence[Tensor], found: Dimensions) -> Q8taError:
-    """The error for a module that fails at a point. A likely cause is a dimension of the same size in the example that
-    dynamic_shapes omits, or gives another name."""
+    """The error for a module that fails at a point. A likely cause is a dimension of the same size in the example, but
+    not at the point, that dynamic_shapes omits, or gives another name."""
     said = f"with {_said(point)} the module does not run ({printable(one_line(error))})"
+    named = {(i, d): terms for i, d, terms in found.sizes}
+    shapes = found.shapes([x.shape for x in example], point)
     for index, dim, terms in found.sizes:
-        size = example[index].shape[dim]
-        named = {(i, d): t for i, d, t in found.sizes}
-        every = ((i, d) for i, x in enumerate(example) for d in range(x.dim()))
-        other = next((p for p in every if example[p[0]].shape[p[1]] == size and named.get(p) != terms), None)
+        size, here = example[index].shape[dim], shapes[index][dim]
+        alike = ((i, d) for i, x in enumerate(example) for d in range(x.dim()) if x.shape[d] == size)
+        other = next((p for p in alike if named.get(p) != terms and shapes[p[0]][p[1]] != here), None)
         if other is not None:
             return InputError(
                 f"{said}. Dimension {dim} of example input {index} and dimension {other[1]} of example input "
