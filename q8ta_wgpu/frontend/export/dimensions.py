@@ -28,7 +28,7 @@ class Dimensions:
     Attributes:
         sizes: number of the input, number of the dimension, terms of its size.
         ranges: the lowest and the highest value of each symbol.
-        points: the symbols' values at which the module was traced; the first is that of the example.
+        points: the symbols' values at which the module was traced; the first is that of the example, but at least 2.
         tables: shapes of parameters of which only a slice is read, by their names in the program, as plain terms of
             each dimension.
         free: the symbols for which no lowest value was given. `formulas.check_ends` finds out whether it is 1.
@@ -73,7 +73,7 @@ class Dimensions:
 
     def from_two(self, symbols: Container[str]) -> Dimensions:
         """The dimensions with these symbols from 2 on."""
-        ranges = {s: (2 if s in symbols else low, high) for s, (low, high) in self.ranges.items()}
+        ranges = {s: (max(low, 2) if s in symbols else low, high) for s, (low, high) in self.ranges.items()}
         return replace(self, ranges=ranges, free=frozenset(s for s in self.free if s not in symbols))
 
     def enlarged(self, example: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -133,7 +133,8 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
                 )
             sizes.append((index, dim, terms))
             ranges[symbol] = (least, largest)
-            free |= set() if given else {symbol}
+            if not given:
+                free.add(symbol)
     if not sizes:
         raise InputError("dynamic_shapes names no dimension of any size: leave it out, or name one by torch.export.Dim")
     if len(ranges) > MOST:

@@ -127,8 +127,8 @@ def check_ends(
     at larger ones than the example's.
     """
     here = found.points[0]
-    wrong = {s for s in found.free if not _is_right_at_one(module, program, example, found, {**here, s: 1})}
-    found = found.from_two(wrong)
+    others = {s for s in found.free if here[s] > 1}
+    found = found.from_two({s for s in others if not _is_right_at_one(module, program, example, found, {**here, s: 1})})
     least = {symbol: low for symbol, (low, _) in found.ranges.items()}
     if len(found.free) > 1 and not _is_right_at_one(module, program, example, found, least):
         found = found.from_two(found.free)
