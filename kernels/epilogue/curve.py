@@ -7,8 +7,8 @@ own result has no scale. The activation is then applied to the accumulator, in i
 * The activation at every knot is stored in 2^-14 steps of an int8 result, or 2^-10 steps of an int16 one.
 * Segments are the longest whose chords stay within 2^-10 of an int8 step (int16: 2^-8) of the activation.
 * Knots are multiples of the length, so that the corners of hardswish, leaky_relu and elu are knots.
-* The sum is in fractions of a segment, as many as let it be rounded by additions (magic_rounding.py): 2^-14 with up to
-  511 segments, 2^-13 with twice as many.
+* The sum is in fractions of a segment: 2^-14, or so few that it can be rounded by additions (magic_rounding.py), where
+  those are fine enough. These are 2^-14 with up to 511 segments, 2^-13 with twice as many.
 
 The bytes are the same on every device. They differ from the float activation by its rounding only.
 """
@@ -56,14 +56,22 @@ class Curve:
     knots: NDArray[np.int32]
 
     @property
-    def steps(self) -> float:
+    def allows_additions(self) -> bool:
+        """Whether a sum of so few fractions that additions round it is fine enough: rounding it moves an int8 result by
+        no more than a chord does."""
+        steepest = float(np.abs(np.diff(self.knots)).max()) / 2.0**arithmetic.FRACTION
+        return steepest / 2.0 ** (fraction(len(self.knots) - 1, by_addition=True) + 1) <= _TOLERANCE[INT8X4]
+
+    def steps(self, by_addition: bool) -> float:
         """Fractions of a segment for the real value 1."""
-        return 2.0 ** fraction(len(self.knots) - 1) / self.step
+        return 2.0 ** fraction(len(self.knots) - 1, by_addition) / self.step
 
 
-def fraction(segments: int) -> int:
-    """Fraction bits of a sum before a curve of so many segments: 14, or less where sums could not be rounded by
-    additions."""
+def fraction(segments: int, by_addition: bool) -> int:
+    """Fraction bits of a sum before a curve of so many segments: 14, or less where it could not be rounded by additions
+    otherwise."""
+    if not by_addition:
+        return arithmetic.FRACTION
     return min(arithmetic.FRACTION, ((magic_rounding.WIDEST - 2 * MARGIN) // segments).bit_length() - 1)
 
 
@@ -138,19 +146,19 @@ def _settled(steps: Function, reach: float, tolerance: float) -> bool:
     return bool(np.abs(values - values[:, :1]).max() <= tolerance)
 
 
-def evaluate(v: NDArray[np.int64], knots: Array) -> NDArray[np.int64]:
+def evaluate(v: NDArray[np.int64], knots: Array, bits: int) -> NDArray[np.int64]:
     """The value of a curve: the definition of the stage `curve`.
 
     Args:
-        v: int64, distance from the first knot in 2^-`fraction` segments. It is clamped to the curve.
+        v: int64, distance from the first knot in 2^-`bits` segments. It is clamped to the curve.
         knots: int32 (segments + 1,), in fractions of output steps.
+        bits: the fraction bits of `v`.
 
     Returns:
         int64, shape of `v`, in fractions of output steps.
     """
     table = knots.astype(np.int64)
     segments = len(table) - 1
-    bits = fraction(segments)
     within = np.clip(v, 0, (segments << bits) - 1)
     segment, part = within >> bits, within & ((1 << bits) - 1)
     start, end = table[segment], table[segment + 1]

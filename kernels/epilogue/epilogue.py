@@ -130,8 +130,10 @@ class Epilogue:
         """Whether its sums can be rounded by adding magic numbers (magic_rounding.py)."""
         first, *others = self.stages
         rounds = others[0] if isinstance(first, Residual | Curve) else first
-        if not isinstance(rounds, Requantize) or isinstance(first, Curve):
-            return isinstance(rounds, Requantize)  # curve.fraction sees to it that every curve's sums can
+        if not isinstance(rounds, Requantize):
+            return False
+        if isinstance(first, Curve):
+            return first.by_addition
         added = 255 * first.multiplier if isinstance(first, Residual) else 0
         return ((rounds.hi - rounds.lo) << FRACTION) + added <= magic_rounding.WIDEST
 

@@ -1,7 +1,7 @@
 """What a stage of an epilogue is: a step that reads the result of the stage before it.
 
-The first stage reads the sum, in 2^-14 steps of the int8 result. Before a curve, it is in fractions of a
-segment (curve.fraction).
+The first stage reads the sum, in 2^-14 steps of the int8 result. Before a curve, it is in fractions of a segment
+(curve.fraction).
 """
 
 from __future__ import annotations

@@ -97,14 +97,17 @@ def _valid_slopes(call: Call, arrays: Sequence[Array | None]) -> str:
 
 @dataclass(frozen=True)
 class Curve(Stage):
-    """An activation before rounding, as a piecewise linear curve (curve.py)."""
+    """An activation before rounding, as a piecewise linear curve (curve.py). With `by_addition` the sum has so few
+    fractions of a segment that additions can round it."""
+
+    by_addition: Annotated[bool, Attr("bool")]
 
     name = "curve"
     operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
     hooks = ("activated=on_curve",)
 
     def apply(self, value: Array, context: StageContext) -> Array:
-        return curves.evaluate(value, context.values)
+        return curves.evaluate(value, context.values, curves.fraction(len(context.values) - 1, self.by_addition))
 
     def fields(self, context: StageContext) -> Params:
         bits, end = self._extent(context)
@@ -119,7 +122,7 @@ class Curve(Stage):
         """Fraction bits of a position on the curve, and its end in such fractions."""
         assert context.operand is not None
         segments = context.operand.numel - 1
-        bits = curves.fraction(segments)
+        bits = curves.fraction(segments, self.by_addition)
         return bits, segments << bits
 
 

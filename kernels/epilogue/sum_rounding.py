@@ -57,7 +57,8 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
         curve = curves.fit(call.activation, out, call.lo, call.hi, reached + added, shortest)
         if curve is None:
             return "its activation is too steep for the output's scale"
-    steps = curve.steps if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
+    by_addition = bool(curve and curve.allows_additions) and out.dtype != INT16X4 and not call.residual
+    steps = curve.steps(by_addition) if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
     with np.errstate(all="ignore"):
         multiplier = np.asarray(scale * steps, np.float32)
         offset = np.rint((term - (curve.low if curve else 0.0)) * steps)
@@ -73,7 +74,7 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
         stages.append(stage)
         operands.append(RESIDUAL)
     if curve:
-        stages.append(Curve())
+        stages.append(Curve(by_addition))
         operands.append(curve.knots)
     elif call.slopes is not None:
         stages.append(Slopes())

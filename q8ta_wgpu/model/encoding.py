@@ -17,7 +17,7 @@ from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 15
+VERSION = 16
 """Format version, raised with every change of the format. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18

@@ -217,7 +217,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "a residual nobody gives": (before(CONV, {"stage": "residual", "multiplier": 1}), "takes 6 inputs"),
     "a residual past int32": (before(CONV, {"stage": "residual", "multiplier": 2**23}), "multiplier must be in"),
     "a curve for an addend": (
-        both(before(CONV, {"stage": "curve"}), lambda d, c: node(d, CONV)["inputs"].append("x.q")),
+        both(before(CONV, {"stage": "curve", "by_addition": True}), lambda d, c: node(d, CONV)["inputs"].append("x.q")),
         "must be int32",
     ),
     "an addend of another shape": (lambda d, c: node(d, SUM)["inputs"].__setitem__(5, "x.q"), "the sum's shape"),
