@@ -217,7 +217,9 @@ def test_a_batch_without_a_least_size_begins_at_one(name: str, size: int) -> Non
         module.token = nn.Parameter(data(1, 1, 8))
     items = [(data(size, 12, 8, seed=i),) for i in range(6)]
     program = q8.quantize(module.eval(), items[0], items, dynamic_shapes=[{0: Dim("B")}], progress=False)
-    session = q8.Session(q8.compile(program), "reference")
+    model = q8.compile(program)
+    assert [t.shape for t in model.inputs.values()] == [(size, 12, 8)]
+    session = q8.Session(model, "reference")
     for batch in (1, 2, 3, 5):
         x = torch.cat([x for (x,) in items] * 5)[:batch]
         expected = module(x).detach().numpy()
@@ -242,6 +244,16 @@ def test_a_module_that_differs_at_one(function: Callable[..., Any], why: str) ->
         session(x[:1])
     with pytest.raises(q8.UnsupportedError, match=why):
         q8.quantize(module, (x,), [x], dynamic_shapes=[{0: Dim("B", min=1)}], progress=False)
+
+
+def test_sizes_that_are_wrong_at_one_together_begin_at_two() -> None:
+    """One that has no other size stays 1."""
+    module = Plain(lambda s, x: s.linear(x) if x.shape[1] * x.shape[2] > 1 else x[..., :4], linear=nn.Linear(8, 4))
+    dynamic = [{0: Dim("A", max=1), 1: Dim("B"), 2: Dim("C")}]
+    x = data(1, 3, 5, 8)
+    model = q8.compile(q8.quantize(module.eval(), (x,), [x], dynamic_shapes=dynamic, progress=False))
+    assert model.graph.dynamic.symbols["A"] == (1, 1)
+    assert [model.graph.dynamic.symbols[s][0] for s in "BC"] == [2, 2]
 
 
 REFUSED = {

@@ -32,6 +32,7 @@ class Dimensions:
         tables: shapes of parameters of which only a slice is read, by their names in the program, as plain terms of
             each dimension.
         free: the symbols for which no lowest value was given. `formulas.check_ends` finds out whether it is 1.
+        example: the symbols' values in the example.
     """
 
     sizes: tuple[tuple[int, int, Terms], ...]
@@ -39,6 +40,7 @@ class Dimensions:
     points: tuple[Point, ...]
     tables: Mapping[str, Any] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
+    example: Point = field(default_factory=dict)
 
     def shapes(self, shapes: Sequence[Sequence[int]], point: Point) -> list[list[int]]:
         """The shapes of inputs at a point."""
@@ -53,7 +55,8 @@ class Dimensions:
         here = self.points[0]
         sizes = [[index, dim, Size(terms, here).plain] for index, dim, terms in self.sizes]
         ranges = {symbol: list(ends) for symbol, ends in self.ranges.items()}
-        return {"sizes": sizes, "ranges": ranges, "points": list(self.points), "tables": dict(self.tables)}
+        points, tables = list(self.points), dict(self.tables)
+        return {"sizes": sizes, "ranges": ranges, "points": points, "tables": tables, "example": self.example}
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Dimensions:
@@ -61,7 +64,12 @@ class Dimensions:
         points = tuple(plain["points"])
         sizes = tuple((index, dim, Size.of(terms, points[0]).terms) for index, dim, terms in plain["sizes"])
         ranges = {symbol: (low, high) for symbol, (low, high) in plain["ranges"].items()}
-        return Dimensions(sizes, ranges, points, plain["tables"])
+        return Dimensions(sizes, ranges, points, plain["tables"], example=plain["example"])
+
+    @property
+    def nearest(self) -> Point:
+        """The sizes of the example, or the lowest where it is below."""
+        return {symbol: max(value, self.ranges[symbol][0]) for symbol, value in self.example.items()}
 
     @property
     def ends(self) -> list[Point]:
@@ -140,9 +148,9 @@ def dimensions(module: torch.nn.Module, example: Sequence[Tensor], dynamic_shape
     if len(ranges) > MOST:
         raise InputError(f"dynamic_shapes may have {MOST} different sizes, found {len(ranges)}: {', '.join(ranges)}")
     beside = {n for x in (*example, *module.parameters(), *module.buffers()) for n in x.shape}
-    here = {symbol: min(max(value, 2), ranges[symbol][1]) for symbol, value in here.items()}
-    points = traced_points(here, ranges, beside)
-    return Dimensions(tuple(sizes), ranges, tuple(points), free=frozenset(free))
+    first = {symbol: min(max(value, 2), ranges[symbol][1]) for symbol, value in here.items()}
+    points = traced_points(first, ranges, beside)
+    return Dimensions(tuple(sizes), ranges, tuple(points), free=frozenset(free), example=here)
 
 
 def _entries(module: torch.nn.Module, count: int, dynamic_shapes: Any) -> list[Any]:

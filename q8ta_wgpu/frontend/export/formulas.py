@@ -131,7 +131,7 @@ def check_ends(
     found = found.from_two({s for s in others if not _is_right_at_one(module, program, example, found, {**here, s: 1})})
     least = {symbol: low for symbol, (low, _) in found.ranges.items()}
     if len(found.free) > 1 and not _is_right_at_one(module, program, example, found, least):
-        found = found.from_two(found.free)
+        found = found.from_two(others)
     for point in found.ends:
         _check_end(module, program, example, found, point)
     return found

@@ -26,6 +26,7 @@ from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.graph import DTYPES, UINT8, Graph
 from q8ta_wgpu.ir.size import Dynamic, Point, Size
 from q8ta_wgpu.model.dynamic import joined
+from q8ta_wgpu.model.resize import resized
 from q8ta_wgpu.model.structure import Structure
 
 
@@ -85,7 +86,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
 
 def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -> Graph:
     """The graph of a program, to which `finish` has been applied. If its inputs have many sizes, graphs at other sizes
-    are imported as well and combined with it. Raises as `import_program`."""
+    are imported as well and combined with it, and the graph is that for the example's sizes. Raises as
+    `import_program`."""
     said = noted(program.graph_module, SIZES) if isinstance(program, ExportedProgram) else None
     if said is None:
         return finish(graph)
@@ -99,7 +101,9 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
     most = {symbol: high for symbol, (_, high) in found.ranges.items()}
     largest = None if UNBOUNDED in most.values() else lambda: finished(most)
     try:
-        return joined(graphs, found.points, Dynamic(dict(found.ranges), inputs), largest)
+        whole = joined(graphs, found.points, Dynamic(dict(found.ranges), inputs), largest)
+        shapes = found.shapes([whole.types[name].shape for name in whole.arguments], found.nearest)
+        return resized(whole, [tuple(shape) for shape in shapes])
     except GraphError as error:
         raise UnsupportedError(
             f"the program does not follow the sizes that dynamic_shapes names: {error}. Name sizes that it follows, "
