@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +121,12 @@ def is_transposed(node: Node) -> bool:
     return bool(named_arguments(node)["transposed"] if "transposed" in names else "output_padding" in names)
 
 
-def is_depthwise(weight: Node, arguments: Mapping[str, Any]) -> bool:
-    """Whether each input of a transposed convolution has one output of its own, so that axis 0 of the weight is also
-    that of outputs."""
-    inputs, outputs = weight.meta["val"].shape[:2]
-    return bool(outputs == 1 and arguments.get("groups", 1) == inputs)
+def output_axis(node: Node) -> int:
+    """The axis of outputs in the weight of a convolution or linear. A transposed convolution in which each input has an
+    output of its own has both along axis 0."""
+    arguments = named_arguments(node)
+    inputs, outputs = arguments["weight"].meta["val"].shape[:2]
+    return int(is_transposed(node) and not (outputs == 1 and arguments.get("groups", 1) == inputs))
 
 
 def is_float(node: Node) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.graph_quantization.ranges import EPS, Range
+from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT, Range
 from q8ta_wgpu.graph_quantization.weight_rounding import Inputs, rounded
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, WeightedSum
@@ -16,8 +16,6 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.reference import run
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import Rounding, Shared, Storage
-
-_LARGEST_WEIGHT = 127
 
 Slot = tuple[str, str]
 """A place where a value is rounded: (call that reads it, value), or ('', value) where it is computed."""
@@ -171,9 +169,9 @@ class Calibration:
         graph, inputs = self.graph, self._inputs.get(node.output)
         weight, bias = (graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
         largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
-        scale = np.maximum(largest / _LARGEST_WEIGHT, EPS).astype(np.float32)
+        scale = np.maximum(largest / LARGEST_WEIGHT, EPS).astype(np.float32)
         step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
-        ends = (-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
+        ends = (-LARGEST_WEIGHT, LARGEST_WEIGHT)
         values = rounded(weight, step, ends, inputs.covariance() if inputs is not None else None)
         if inputs is not None and inputs.mean is not None:
             moved = _moved(graph, node, inputs.mean, values - weight)

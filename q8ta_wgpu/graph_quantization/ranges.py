@@ -15,6 +15,9 @@ EPS = 2.0**-30
 """Smallest scale: no value that varies is lost beside it, and the eps of a norm, in squared steps of what it reads,
 fits two words."""
 
+LARGEST_WEIGHT = 127
+"""Steps of the largest weight of an output."""
+
 ROOM, _HEAVY = 2.0, 4.0
 """Times the range that calibration met, for values in 16 bits: 14 of them are fine enough, and what other inputs reach
 is not clipped. Up to four times where few values are far larger than the others, as among squares and quotients: one

@@ -125,6 +125,22 @@ def test_unequal_channels_keep_what_one_scale_would_lose() -> None:
     assert result > result_before + 3, found
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_weights_of_whole_steps_stay_as_they_are(dtype: torch.dtype) -> None:
+    """As training with rounded weights leaves them, also where float16 stored them. Half a step beside is rounded."""
+    steps = torch.randint(-127, 128, (6, 8), generator=torch.Generator().manual_seed(0)).float()
+    steps[:, 3] = 127
+    layer, x = nn.Linear(8, 6), data(VALUES, 8)
+    module = nn.Sequential(unequal(nn.LayerNorm(8)), layer).eval()
+    with torch.no_grad():
+        layer.weight.copy_((steps * torch.linspace(0.001, 0.02, 6)[:, None]).to(dtype))
+        assert not equalized(module, x)[1]
+        model = q8.compile(q8.quantize(module, (x,), [x], progress=False))
+        assert any(np.array_equal(array, steps) for array in model.graph.constants.values() if array.dtype == np.int8)
+        layer.weight[0, 0] += 0.0005
+        assert equalized(module, x)[1] == {"layer_norm"}
+
+
 @pytest.mark.parametrize("weighted", [lambda s: s.softmax(1), lambda s: s.log_softmax(-1)], ids=["columns", "logs"])
 def test_values_keep_their_middle_where_rows_are_no_shares(weighted: Callable[[Tensor], Tensor]) -> None:
     module = Plain(

@@ -7,6 +7,9 @@ must keep channels separate and compute the same function of x' as of x (Nagel e
 Weight Equalization and Bias Correction, 2019; with middles as Wei et al., Outlier Suppression+, 2023). The float
 network remains the same function, up to float32's rounding.
 
+Weights that are whole steps of int8, as training with rounded weights leaves them, stay as they are: with a factor they
+would be rounded once more.
+
 The factor of a channel is the square root of its size relative to the largest. Dividing by the whole size would be too
 much: calibration does not find the largest values of all inputs, and the weights that read a channel grow by the same
 factor.
@@ -30,8 +33,10 @@ from q8ta_wgpu.frontend.nodes import (
     integer,
     named_arguments,
     normalizes,
+    output_axis,
 )
 from q8ta_wgpu.frontend.notes import CHANNELS, note, noted
+from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT
 
 LEAST = 128
 """The least number of inputs that determine the sizes of channels. With fewer, larger values on other inputs are
@@ -44,6 +49,9 @@ rows tables of physical quantities lost 5 to 13 dB, since one row in a hundred h
 
 _MOST = 2**29
 """The most bytes of inputs that are held for it."""
+
+_WHOLE = 1 / 8
+"""The largest part of a step by which a weight may differ from whole steps, as float16 rounds weights and the step."""
 
 _SMALLEST = 1 / 16
 """The least size of a channel relative to the largest. A smaller one counts as this size, since it may be larger on
@@ -74,10 +82,11 @@ def _is_batched(model: GraphModule) -> bool:
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
     """Equalizes the channels of a float graph by their ranges on these inputs, and notes factors and middles with each
-    node. Does nothing with fewer than LEAST inputs, and to channels of fewer than VALUES values."""
+    node. Does nothing with fewer than LEAST inputs, and to channels of fewer than VALUES values, or whose readers have
+    weights of whole steps."""
     if _count(inputs, _is_batched(model)) < LEAST:
         return
-    found = list(channels_of(model))
+    found = [one for one in channels_of(model) if not any(_on_steps(model, reader.node) for reader in one.readers)]
     recorder = _Ranges(model, [reader.node for one in found for reader in one.readers])
     for item in inputs:
         recorder.run(*item)
@@ -95,6 +104,15 @@ def equalize_alike(model: GraphModule, done: Mapping[Node, Node]) -> None:
     for one in channels_of(model):
         if chosen.get(one.source):
             _apply(model, one, *(torch.tensor(numbers, dtype=torch.float64) for numbers in chosen[one.source]))
+
+
+def _on_steps(model: GraphModule, node: Node) -> bool:
+    """Whether the weights of a layer are whole steps of int8, of which the largest of each output is 127."""
+    if normalizes(node):
+        return False
+    rows = tensors_of(model, node)["weight"].movedim(output_axis(node), 0).flatten(1)
+    steps = rows / rows.abs().amax(1, keepdim=True).clamp(min=EPS) * LARGEST_WEIGHT
+    return rows.shape[1] > 1 and bool(((steps - steps.round()).abs() <= _WHOLE).all())
 
 
 class _Ranges(Sized):

@@ -24,13 +24,12 @@ from q8ta_wgpu.frontend.importer.importer import Imported, import_float
 from q8ta_wgpu.frontend.nodes import (
     constant,
     is_constant,
-    is_depthwise,
     is_float,
-    is_transposed,
     kind,
     mark_attention,
     module_paths,
     named_arguments,
+    output_axis,
     why_in_float,
 )
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
@@ -219,8 +218,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         arguments = named_arguments(node)
         weight = arguments.get("weight")
         if isinstance(weight, Node) and is_constant(weight):
-            columns = is_transposed(node) and not is_depthwise(weight, arguments)
-            read[weight] = self._of_weight(weight, int(columns))
+            read[weight] = self._of_weight(weight, output_axis(node))
             return
         x = arguments.get("mat1", arguments.get("self"))
         matrix = arguments.get("mat2", arguments.get("other"))

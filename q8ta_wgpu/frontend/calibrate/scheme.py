@@ -22,7 +22,7 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
 )
-from q8ta_wgpu.graph_quantization.ranges import EPS, Spread
+from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT, Spread
 from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import QParams
 
@@ -91,7 +91,7 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
         )
     else:
         observer = PerChannelWeightObserver.with_args(eps=EPS)
-    ends = {"quant_min": -127, "quant_max": 127}
+    ends = {"quant_min": -LARGEST_WEIGHT, "quant_max": LARGEST_WEIGHT}
     return _spec(observer, dtype=torch.int8, **ends, qscheme=torch.per_channel_symmetric, ch_axis=channels)
 
 
