@@ -44,6 +44,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_decoder",
         "a token of a decoder of Llama-3.2-1B's shape (needs a GPU, torch, torchao)",
     ),
+    "tokens": ("tokens", "part_tokens", "how often the demo's decoder chooses float's token (needs torch, torchao)"),
     "networks": ("networks", "part_networks", "whole networks: int8, general kernels, float32, end to end"),
     "torch": ("networks", "part_torch", "the same networks in PyTorch CUDA (needs torch and torchvision)"),
     "upstream-convolution": ("upstream", "part_convolution", "ResNet-50 with kernels by rule and with general ones"),

@@ -146,6 +146,7 @@ def trained(weights: Path = WEIGHTS) -> tuple[Decoder, Tokenizer]:
     """
     stored = load_file(weights)
     tokenizer = Tokenizer(stored.pop("merges").tolist())
+    steps = {name.removesuffix(".step"): stored.pop(name) for name in [*stored] if name.endswith(".step")}
     decoder = Decoder()
-    decoder.load_state_dict({name: value.float() for name, value in stored.items()})
+    decoder.load_state_dict({name: value * steps.get(name, 1.0) for name, value in stored.items()})
     return decoder.eval(), tokenizer

@@ -1,7 +1,8 @@
 """Train the demo's decoder: `python -m demo.train_text` writes demo/decoder.safetensors.
 
-In float, on the standard library's source (`demo.text`), once through, in some minutes on two cores. Weights are stored
-as float16. On one kind of processor, with one version of Python and one number of threads, they repeat byte for byte.
+On the standard library's source (`demo.text`), less than twice through, in less than half an hour on one core, so that
+int8 changes little (`demo.steady`). Weights are stored in int8. On one kind of processor, with one version of Python and
+one number of threads, they repeat byte for byte.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from demo import text
+from demo import steady, text
 from demo.decoder import CONTEXT, TOKENS, WEIGHTS, Decoder, trained
 
 BATCH = 8
-STEPS = 600
+STEPS = 1000
 
 
 def batches(tokens: Tensor, steps: int) -> Iterator[Tensor]:
@@ -32,9 +33,16 @@ def batches(tokens: Tensor, steps: int) -> Iterator[Tensor]:
         yield torch.stack([tokens[start : start + CONTEXT + 1] for start in starts]).long()
 
 
-def loss_of(decoder: Decoder, windows: Tensor) -> Tensor:
-    """Mean cross entropy of each token after those before it, in nats."""
-    return F.cross_entropy(decoder(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+def loss_of(scores: Tensor, windows: Tensor) -> Tensor:
+    """Mean cross entropy of each token after those before it, in nats, by a decoder's scores."""
+    return F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def whole_loss(decoder: Decoder, windows: Tensor, reads: steady.Reads, late: bool) -> Tensor:
+    """With what makes a decoder robust; most of that only in the later half, when it has learnt."""
+    scores = decoder(windows[:, :-1])
+    loss = loss_of(scores, windows) + reads.far()
+    return loss + steady.close(scores) + reads.noise(decoder, windows[:, :-1], scores) if late else loss
 
 
 def fit(decoder: Decoder, tokens: Tensor, steps: int) -> None:
@@ -52,22 +60,38 @@ def fit(decoder: Decoder, tokens: Tensor, steps: int) -> None:
 
     schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
     start = time.perf_counter()
-    for step, windows in enumerate(batches(tokens, steps), start=1):
-        loss = loss_of(decoder, windows)
-        decoder.zero_grad()
-        torch.autograd.backward(loss)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-        if step % 20 == 0 or step == steps:
-            print(f"step {step} of {steps}: loss {loss.item():.3f}, {time.perf_counter() - start:.0f} s", flush=True)
+    with steady.watched(decoder) as reads:
+        for step, windows in enumerate(batches(tokens, steps)):
+            if step == int(0.6 * steps):
+                steady.round_weights(decoder)
+            loss = whole_loss(decoder, windows, reads, late=step >= steps // 2)
+            decoder.zero_grad()
+            torch.autograd.backward(loss)
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                schedule.step()
+            if not (step + 1) % 20 or step + 1 == steps:
+                seconds = time.perf_counter() - start
+                print(f"step {step + 1} of {steps}: loss {loss.item():.3f}, {seconds:.0f} s", flush=True)
+    steady.keep_rounded(decoder)
 
 
 @torch.inference_mode()
 def perplexity(decoder: Decoder, tokens: Tensor) -> float:
     """Of windows of CONTEXT tokens, side by side."""
     windows = tokens[: len(tokens) // CONTEXT * CONTEXT].view(-1, CONTEXT).long()
-    return math.exp(float(loss_of(decoder, windows)))
+    return math.exp(float(loss_of(decoder(windows[:, :-1]), windows)))
+
+
+def stored(decoder: Decoder) -> dict[str, Tensor]:
+    """A decoder's weights as its file has them: matrices in int8 with a step for each row, the rest in float32."""
+    found: dict[str, Tensor] = {}
+    for name, value in decoder.state_dict().items():
+        if value.dim() == 2:
+            found[f"{name}.step"] = step = steady.steps_of(value)
+            value = torch.round(value / step).to(torch.int8)
+        found[name] = value
+    return found
 
 
 def main() -> None:
@@ -90,8 +114,7 @@ def main() -> None:
     decoder = Decoder()
     torch.nn.init.normal_(decoder.embedding.weight, std=0.02)  # of scores, too
     fit(decoder, tokens, options.steps)
-    stored = {name: p.detach().half().contiguous() for name, p in decoder.state_dict().items()}
-    save_file({**stored, "merges": torch.from_numpy(np.array(merges, np.int16))}, options.output)
+    save_file({**stored(decoder), "merges": torch.from_numpy(np.array(merges, np.int16))}, options.output)
 
     decoder, tokenizer = trained(options.output)
     for name in text.HELD_OUT:

@@ -27,14 +27,13 @@ CHUNK = 16
 """Tokens of a prompt that are read at once. CONTEXT is a multiple of it."""
 
 
-def build(precision: str = "auto", progress: bool = True) -> tuple[q8.Model, text.Tokenizer]:
+def build(quantizer: q8.Quantizer | None = None, progress: bool = True) -> tuple[q8.Model, text.Tokenizer]:
     """The decoder in int8, for CHUNK tokens, and its tokenizer. It is calibrated by one file, read as one text."""
     decoder, tokenizer = trained()
     tokens = torch.tensor(tokenizer.encode(text.read(text.CALIBRATION[0]))[:CONTEXT])
     places = torch.arange(CONTEXT)
     chunks = [(tokens[at : at + CHUNK], places[at : at + CHUNK]) for at in range(0, CONTEXT, CHUNK)]
-    step, quantizer = Step(decoder).eval(), q8.Quantizer(precision=precision)
-    return q8.compile(q8.quantize(step, chunks[0], chunks, quantizer, progress)), tokenizer
+    return q8.compile(q8.quantize(Step(decoder).eval(), chunks[0], chunks, quantizer, progress)), tokenizer
 
 
 class Writer:
@@ -99,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     if not options.prompt:
         sys.exit("the prompt is empty: give some text to continue")
-    model, tokenizer = build(options.precision)
+    model, tokenizer = build(q8.Quantizer(precision=options.precision))
     writer, prompt = Writer(model, options.device), tokenizer.encode(options.prompt)
     print(options.prompt, end="", flush=True)
     times = []
