@@ -1,8 +1,8 @@
 """Train the demo's decoder: `python -m demo.train_text` writes demo/decoder.safetensors.
 
 On the standard library's source (`demo.text`), less than twice through, in less than half an hour on one core, so that
-int8 changes little (`demo.steady`). Weights are stored in int8. On one kind of processor, with one version of Python and
-one number of threads, they repeat byte for byte.
+int8 changes little (`demo.steady`). Weights are stored in int8. On one kind of processor, with one version of Python
+and one number of threads, they repeat byte for byte.
 """
 
 from __future__ import annotations

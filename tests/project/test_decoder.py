@@ -171,8 +171,8 @@ def test_steps_give_the_bytes_of_chunks(model: q8.Model, known: tuple[Decoder, t
 def test_a_quantized_decoder_chooses_the_tokens_that_float_does(
     options: dict[str, Any], least: float, known: tuple[Decoder, text.Tokenizer], vulkan: Device
 ) -> None:
-    """Of 2,048 tokens of files that it was not trained on, a sample of those in docs/decoders.md: its share may be three
-    standard errors lower. Perplexity stays within 1 %."""
+    """Of 2,048 tokens of files that it was not trained on, a sample of those in docs/decoders.md: their share may be
+    three standard errors lower. Perplexity stays within 1 %."""
     quantized = generate.build(q8.Quantizer(**options), progress=False)[0]
     texts = bench_tokens.with_scores(bench_tokens.held_out(known[1])[::40], bench_tokens.by_module(known[0]))
     with q8.Session(quantized.reshape((bench_tokens.CHUNK,), (bench_tokens.CHUNK,)), vulkan) as session:
