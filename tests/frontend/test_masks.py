@@ -208,6 +208,14 @@ def test_a_row_that_is_masked_as_a_whole_is_calibrated_as_it_runs(name: str) -> 
     assert (found - expected.where(expected.isfinite(), found)).abs().max() < 0.05 * found.abs().max()
 
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_calibration_that_masks_every_row_is_told(name: str) -> None:
+    """As an inverted mask does. It passed in silence, as zeros."""
+    module, (x, mask) = WHOLE[name]().eval(), example()
+    with pytest.warns(UserWarning, match="calibration masks every row of .*softmax.* as a whole"):
+        q8.quantize(module, (x, mask), [(x, torch.zeros_like(mask))] * 2, progress=False)
+
+
 def test_a_mask_of_numbers_says_what_to_give() -> None:
     """Their softmax is float32, as any number may be among them."""
 

@@ -104,17 +104,18 @@ def _observing(model: GraphModule) -> Callable[..., Any]:
 def quantized(
     model: GraphModule, program: ExportedProgram, own: Quantizer, back: HeldBack | None, states: States | None
 ) -> tuple[ExportedProgram, str, Precision]:
-    """The int8 program of a calibrated module, a warning about values that int8 makes constant, and the precision,
-    which the items that were held back decide about if there are any."""
+    """The int8 program of a calibrated module, a warning about rows that are masked as a whole, or values that int8
+    makes constant, and the precision, which the items that were held back decide about if there are any."""
     buffers = states.buffers if states else {}
     faults.check_ranges(model, buffers)
+    masked = faults.masked_rows(model)
     scale_states(model)
     precisions = Precisions(model, back, own.dynamic) if back is not None else None
     if own.fit_weights:
         _round_weights(model, precisions)
     precision = precisions.choose() if precisions is not None else _least(model, own.dynamic)
     store_finely(model)
-    lost = faults.lost_values(model)
+    lost = masked or faults.lost_values(model)
     int8 = converted(model)
     fold(int8, quantizing=True)
     if own.dynamic:

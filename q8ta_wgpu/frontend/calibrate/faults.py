@@ -15,7 +15,8 @@ from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.export.sized import Sized
-from q8ta_wgpu.frontend.nodes import constant, is_constant, module_paths, origins, source_of
+from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
+from q8ta_wgpu.ir.int8 import Product, WeightedSum
 
 Buffers = Mapping[str, torch.Tensor]
 """What the states begin with, by the names of the module's buffers."""
@@ -68,6 +69,29 @@ ZEROS = (
 
 _LAST_BITS = 2.0**-16
 """Numbers that differ relatively by no more than this are taken for equal: float32 has computed them in a few steps."""
+
+
+def masked_rows(prepared: GraphModule) -> str:
+    """A warning about a softmax of which the calibration masks all rows as a whole; empty if there is none. It gives
+    zeros then, where torch's softmax would give NaN (masked_rows.py). If its own range is not observed, that of a
+    product with it shows that."""
+    ranges = {node.all_input_nodes[0]: bool(low.any() or high.any()) for node, _, low, high in _ranges(prepared)}
+    for node in prepared.graph.nodes:
+        read = [x.all_input_nodes[0] if observer_of(prepared, x) is not None else x for x in node.all_input_nodes]
+        shares = next((x for x in (node, *read) if x.target is torch.ops.aten._safe_softmax.default), None)
+        if (
+            shares is None
+            or ranges.get(node, True)
+            or not (shares is node or isinstance(kind(node), Product | WeightedSum))
+        ):
+            continue
+        if all(ranges.get(x, True) for x in read if x is not shares):
+            return (
+                f"calibration masks every row of {shares.name} ({source_of(shares) or shares.target}) as a whole: it "
+                "gives zeros, so ranges behind it are too narrow for others. Calibrate with masks that leave elements "
+                "in: is this mask True where the module takes False?"
+            )
+    return ""
 
 
 def lost_values(prepared: GraphModule) -> str:
