@@ -13,8 +13,8 @@ from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
 
 _aten = torch.ops.aten
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
-_FINITE = (WeightedSum, Product, Recurrent, Rowwise)
-"""Operators whose results are finite, or NaN, where scores are masked by -inf."""
+_MIXING = (WeightedSum, Product, Recurrent, Rowwise)
+"""Operators that mix elements: no -inf of a mask is behind them. Their results are finite, or NaN."""
 
 
 def give_zeros(model: GraphModule) -> None:
@@ -26,7 +26,7 @@ def give_zeros(model: GraphModule) -> None:
                 infinite.add(node)
         elif node.target in _SOFTMAX:
             node.target, node.args = _aten._safe_softmax.default, node.args[:2]
-        elif not isinstance(kind(node), _FINITE):
+        elif not isinstance(kind(node), _MIXING):
             infinite.add(node)
 
 
