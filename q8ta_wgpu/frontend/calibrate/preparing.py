@@ -34,8 +34,9 @@ def prepared(
 
 
 def transformed(model: GraphModule, quantizer: Quantizer) -> GraphModule:
-    """A model as a quantizer transforms it before annotation."""
+    """A model as a quantizer transforms it before annotation. Rows that are masked as a whole give zeros."""
     found: GraphModule = quantizer.transform_for_annotation(_Unrun(model, model.graph))
+    give_zeros(found)
     return found
 
 
@@ -110,13 +111,11 @@ class _Shown(Quantizer):  # type: ignore[misc]
         self._seen = seen
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Shows the batch norms, applies the quantizer's own transform, lets rows that are masked as a whole give
-        zeros, and equalizes channels."""
+        """Shows the batch norms, applies the quantizer's own transform, and equalizes channels."""
         _show_norms(model)
         found = transformed(model, self._quantizer)
         if self._seen is not None:
             self._seen(found)
-        give_zeros(found)
         if self._equal_for:
             equalize(found, self._equal_for)
             self._equal_for = ()
