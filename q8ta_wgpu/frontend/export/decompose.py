@@ -139,7 +139,14 @@ def _is_row(size: Sequence[int], stride: Sequence[int]) -> bool:
 def _one_hot(indices: Tensor, num_classes: int = -1) -> Any:
     if num_classes < 1:
         return NotImplemented
-    return (indices.unsqueeze(-1) == torch.arange(num_classes)).long()
+    return (_looked_up(indices, num_classes).unsqueeze(-1) == torch.arange(num_classes)).long()
+
+
+def _looked_up(index: Tensor, size: int) -> Tensor:
+    """Indices of `size` rows, found in a table of these: what follows compares them, and would leave out one that has
+    no row, where torch raises. Indices into a table are bounds of an input."""
+    found = torch.arange(size).index_select(0, index.reshape(-1))
+    return found if index.dim() == 1 else found.reshape(index.shape)
 
 
 MOST_WRITTEN = 16
@@ -152,7 +159,7 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Any:
     if count > MOST_WRITTEN or any(index.shape[d] != x.shape[d] for d in others):
         return NotImplemented
     shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
-    here = torch.arange(x.shape[dim]).reshape(shape)
+    here, index = torch.arange(x.shape[dim]).reshape(shape), _looked_up(index, x.shape[dim])
     for i in range(count):
         value = src.narrow(dim, i, 1) if isinstance(src, Tensor) else src
         x = torch.where(here == index.narrow(dim, i, 1), value, x)
@@ -172,7 +179,8 @@ def _added(index: Tensor, src: Tensor, size: int) -> Any:
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
-    sums = _added(index.reshape(-1), source.movedim(dim, -1), x.shape[dim])
+    rows = _looked_up(index.reshape(-1), x.shape[dim])
+    sums = _added(rows, source.movedim(dim, -1), x.shape[dim])
     return sums if sums is NotImplemented else torch.add(x, sums.movedim(-1, dim), alpha=alpha)
 
 
@@ -183,7 +191,9 @@ def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False
         return NotImplemented
     (dim,) = named
     shape = [len(indices[dim]) if d == dim else size for d, size in enumerate(x.shape)]
-    return _index_add(x, dim, indices[dim], values.expand(shape))
+    rows = torch.arange(x.shape[dim])[indices[dim]]  # may count from the end
+    sums = _added(rows, values.expand(shape).movedim(dim, -1), x.shape[dim])
+    return sums if sums is NotImplemented else x + sums.movedim(-1, dim)
 
 
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
@@ -191,7 +201,8 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     if any(index.shape[d] != x.shape[d] for d in beside):
         return NotImplemented
     src = src[tuple(slice(n) for n in index.shape)]
-    sums = _added(index.movedim(dim, -1), src.movedim(dim, -1), x.shape[dim])
+    rows = _looked_up(index.movedim(dim, -1), x.shape[dim])
+    sums = _added(rows, src.movedim(dim, -1), x.shape[dim])
     return sums if sums is NotImplemented else x + sums.movedim(-1, dim)
 
 
@@ -211,7 +222,8 @@ def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str
         return NotImplemented
     extreme, other, of_two = _EXTREMES[reduce]
     src = src[tuple(slice(n) for n in index.shape)].movedim(dim, -1)
-    same = index.movedim(dim, -1).unsqueeze(-1) == torch.arange(x.shape[dim])
+    rows = _looked_up(index.movedim(dim, -1), x.shape[dim])
+    same = rows.unsqueeze(-1) == torch.arange(x.shape[dim])
     written = torch.where(same, src.unsqueeze(-1), other(src, -1, keepdim=True).unsqueeze(-1))
     found = torch.where(same.any(-2), extreme(written, -2), x.movedim(dim, -1)).movedim(-1, dim)
     return of_two(x, found) if include_self else found
