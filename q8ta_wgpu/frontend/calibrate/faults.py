@@ -168,9 +168,13 @@ def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buff
             f"buffer {name} begins with {_wrong(initial)}: a range cannot be found for it. Let it begin with a finite "
             f"number near its later values, or {way}"
         )
+    way = "Clean the calibration data"
+    if node.op != "placeholder":
+        way += ", or bound what this operator reads (clamp), also for elements that a torch.where leaves out behind it"
+        way += f", or leave it in float: Quantizer(skip={paths})" if (paths := module_paths(node)[-1:]) else ""
     return InputError(
         f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
-        "be found for it. Clean the calibration data, or bound the value (torch.clamp)"
+        f"be found for it. {way}"
     )
 
 
