@@ -98,6 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     if not options.prompt:
         sys.exit("the prompt is empty: give some text to continue")
+    if min(options.tokens, options.seed) < 0:
+        parser.error(f"tokens and seed are at least 0, found {options.tokens} and {options.seed}")
+    try:
+        _write(options)
+    except q8.Q8taError as error:
+        sys.exit(str(error))
+
+
+def _write(options: argparse.Namespace) -> None:
     model, tokenizer = build(q8.Quantizer(precision=options.precision))
     writer, prompt = Writer(model, options.device), tokenizer.encode(options.prompt)
     print(options.prompt, end="", flush=True)

@@ -275,3 +275,8 @@ def test_the_example_writes_text(
     assert "5 tokens on reference" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="the prompt is empty"):
         generate.main([""])
+    with pytest.raises(SystemExit, match="nope"):
+        generate.main(["import", "--device", "nope"])
+    with pytest.raises(SystemExit):
+        generate.main(["import", "--tokens", "-3"])
+    assert "tokens and seed are at least 0, found -3 and 0" in capsys.readouterr().err
