@@ -250,7 +250,8 @@ class _Following:
 
     def __call__(self, model: GraphModule) -> None:
         module, inputs = self._source.module, self._source.inputs
-        check_points(module, inputs, self.sizes, self.sizes.points[1:])
+        buffers = self._source.states.names if self._source.states is not None else ()
+        check_points(module, inputs, self.sizes, self.sizes.points[1:], buffers)
         graphs = (self._source.graph(self.sizes.at(inputs, point)) for point in self.sizes.points[1:])
         self.sizes = annotate(model, self.sizes, [transformed(graph, self._quantizer) for graph in graphs])
         self.sizes = check_ends(module, model, inputs, self.sizes)

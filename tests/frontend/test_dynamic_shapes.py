@@ -423,3 +423,23 @@ def test_random_masks_that_cover_a_row_do_not_speak_against_a_module(
     )
     one = tuple(x[:1] if size == "B" else x[:, :1] for x in item)
     assert q8.Session(q8.compile(program), "reference")(*one).shape == one[0].shape
+
+
+def test_a_buffer_that_has_the_size_of_a_dimension_is_named() -> None:
+    """It was called an example input that does not exist."""
+
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.register_buffer("kept", torch.zeros(2, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.layer(x) + self.get_buffer("kept")
+            self.get_buffer("kept").copy_(y * 0.5)
+            return y
+
+    x = torch.randn(2, 8)
+    said = "Buffer kept has the size 2 in dimension 0, as dimension 0 of example input 0 does, and keeps it"
+    with pytest.raises(q8.InputError, match=said):
+        q8.quantize(Keeping().eval(), (x,), [(x,)], dynamic_shapes=[{0: Dim("B")}], progress=False)

@@ -106,15 +106,19 @@ def _annotate_constant(
 
 
 def check_points(
-    module: torch.nn.Module, example: Sequence[Tensor], found: Dimensions, points: Sequence[Point]
+    module: torch.nn.Module,
+    example: Sequence[Tensor],
+    found: Dimensions,
+    points: Sequence[Point],
+    buffers: Sequence[str] = (),
 ) -> None:
     """Raises InputError or UnsupportedError unless a module runs at the sizes at which it will be traced. (torch's
-    tracing would log the failure.)"""
+    tracing would log the failure.) `buffers`: names of the last elements of the example, which are no inputs."""
     for point in points:
         try:
             module(*found.at(example, point))
         except Exception as error:
-            raise _does_not_run(error, point, example, found) from error
+            raise _does_not_run(error, point, example, found, buffers) from error
 
 
 def check_ends(
@@ -189,9 +193,11 @@ def _check_end(
     return results
 
 
-def _does_not_run(error: Exception, point: Point, example: Sequence[Tensor], found: Dimensions) -> Q8taError:
+def _does_not_run(
+    error: Exception, point: Point, example: Sequence[Tensor], found: Dimensions, buffers: Sequence[str] = ()
+) -> Q8taError:
     """The error for a module that fails at a point. A likely cause is a dimension of the same size in the example, but
-    not at the point, that dynamic_shapes omits, or gives another name."""
+    not at the point, that dynamic_shapes omits, or gives another name, or that a buffer has, whose size stays."""
     said = f"with {_said(point)} the module does not run ({printable(one_line(error))})"
     named = {(i, d): terms for i, d, terms in found.sizes}
     shapes = found.shapes([x.shape for x in example], point)
@@ -199,6 +205,13 @@ def _does_not_run(error: Exception, point: Point, example: Sequence[Tensor], fou
         size, here = example[index].shape[dim], shapes[index][dim]
         alike = ((i, d) for i, x in enumerate(example) for d in range(x.dim()) if x.shape[d] == size)
         other = next((p for p in alike if named.get(p) != terms and shapes[p[0]][p[1]] != here), None)
+        inputs = len(example) - len(buffers)
+        if other is not None and other[0] >= inputs:
+            return InputError(
+                f"{said}. Buffer {buffers[other[0] - inputs]} has the size {size} in dimension {other[1]}, as "
+                f"dimension {dim} of example input {index} does, and keeps it: leave that dimension out of "
+                "dynamic_shapes"
+            )
         if other is not None:
             return InputError(
                 f"{said}. Dimension {dim} of example input {index} and dimension {other[1]} of example input "
