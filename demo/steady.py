@@ -104,9 +104,11 @@ def watched(decoder: Decoder) -> Iterator[Reads]:
         *(norm.register_forward_hook(lambda _, __, found: reads.met(found)) for norm in norms),
         *(linear.register_forward_pre_hook(lambda _, given: (reads.met(given[0]),)) for linear in others),
     ]
-    yield reads
-    for hook in hooks:
-        hook.remove()
+    try:
+        yield reads
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def close(scores: Tensor) -> Tensor:

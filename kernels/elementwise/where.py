@@ -67,14 +67,16 @@ def _params_int16(call: Call) -> Params:
 def _number(call: QuantizedCall, position: int) -> Array | None:
     """The number that a constant operand is, also for all elements of a result whose shape the quantized operands give;
     None of other operands."""
-    constant, whole = call.constants.get(position), [t.shape for t in call.inputs]
+    constant = call.constants.get(position)
     if not isinstance(constant, np.ndarray) or not constant.size:
         return None
     number = constant.reshape(-1)[0]
-    quantized = [shape for shape, q in zip(whole, call.q, strict=True) if q is not None]
-    repeated = np.broadcast_shapes(*quantized) == np.broadcast_shapes(*whole)
-    alike = repeated and np.array_equal(constant, np.full_like(constant, number), equal_nan=True)
-    return np.asarray(number) if constant.size == 1 or alike else None
+    if constant.size > 1:
+        quantized = [t.shape for t, q in zip(call.inputs, call.q, strict=True) if q is not None]
+        gives_shape = np.broadcast_shapes(*quantized) == np.broadcast_shapes(*(t.shape for t in call.inputs))
+        if not gives_shape or not np.array_equal(constant, np.full_like(constant, number), equal_nan=True):
+            return None
+    return np.asarray(number)
 
 
 def _not_a_number(position: int) -> str:

@@ -202,8 +202,8 @@ class Session:
         if shapes is None:
             yield self._runner
             return
-        with self._runner.staying_open():  # what is closing it ends first
-            pass
+        with self._runner.staying_open():
+            pass  # a thread that closes it has ended, or has not begun
         with self._others.using(shapes, self._for_shapes) as runner:
             yield runner
 

@@ -170,7 +170,7 @@ def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buff
         )
     way = "Clean the calibration data"
     if node.op != "placeholder":
-        way += ", or bound what this operator reads (clamp), also for elements that a torch.where leaves out behind it"
+        way += ", or bound what this operator reads (clamp), also for elements that a later torch.where leaves out"
         way += f", or leave it in float: Quantizer(skip={paths})" if (paths := module_paths(node)[-1:]) else ""
     return InputError(
         f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "

@@ -143,8 +143,9 @@ def _one_hot(indices: Tensor, num_classes: int = -1) -> Any:
 
 
 def _looked_up(index: Tensor, size: int) -> Tensor:
-    """Indices of `size` rows, found in a table of these: what follows compares them, and would leave out one that has
-    no row, where torch raises. Indices into a table are bounds of an input."""
+    """Indices of `size` rows, looked up in a table of the rows' numbers. What reads them compares them with these, and
+    would leave out an index that has no row, where torch raises. Inputs that are looked up are checked before a call.
+    """
     found = torch.arange(size).index_select(0, index.reshape(-1))
     return found if index.dim() == 1 else found.reshape(index.shape)
 
@@ -179,7 +180,11 @@ def _added(index: Tensor, src: Tensor, size: int) -> Any:
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
-    rows = _looked_up(index.reshape(-1), x.shape[dim])
+    return _plus(x, dim, _looked_up(index.reshape(-1), x.shape[dim]), source, alpha)
+
+
+def _plus(x: Tensor, dim: int, rows: Tensor, source: Tensor, alpha: float = 1) -> Any:
+    """x plus what the elements of `source` with equal row numbers add up to. `rows` has the dimension `dim` last."""
     sums = _added(rows, source.movedim(dim, -1), x.shape[dim])
     return sums if sums is NotImplemented else torch.add(x, sums.movedim(-1, dim), alpha=alpha)
 
@@ -191,19 +196,15 @@ def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False
         return NotImplemented
     (dim,) = named
     shape = [len(indices[dim]) if d == dim else size for d, size in enumerate(x.shape)]
-    rows = torch.arange(x.shape[dim])[indices[dim]]  # may count from the end
-    sums = _added(rows, values.expand(shape).movedim(dim, -1), x.shape[dim])
-    return sums if sums is NotImplemented else x + sums.movedim(-1, dim)
+    rows = torch.arange(x.shape[dim])[indices[dim]]  # as _looked_up, but indices may count from the end
+    return _plus(x, dim, rows, values.expand(shape))
 
 
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     beside = [d for d in range(x.dim()) if d != dim % x.dim()]
     if any(index.shape[d] != x.shape[d] for d in beside):
         return NotImplemented
-    src = src[tuple(slice(n) for n in index.shape)]
-    rows = _looked_up(index.movedim(dim, -1), x.shape[dim])
-    sums = _added(rows, src.movedim(dim, -1), x.shape[dim])
-    return sums if sums is NotImplemented else x + sums.movedim(-1, dim)
+    return _plus(x, dim, _looked_up(index.movedim(dim, -1), x.shape[dim]), src[tuple(slice(n) for n in index.shape)])
 
 
 _EXTREMES = {"amax": (torch.amax, torch.amin, torch.maximum), "amin": (torch.amin, torch.amax, torch.minimum)}

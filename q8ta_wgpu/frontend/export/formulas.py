@@ -200,12 +200,11 @@ def _does_not_run(
     not at the point, that dynamic_shapes omits, or gives another name, or that a buffer has, whose size stays."""
     said = f"with {_said(point)} the module does not run ({printable(one_line(error))})"
     named = {(i, d): terms for i, d, terms in found.sizes}
-    shapes = found.shapes([x.shape for x in example], point)
+    shapes, inputs = found.shapes([x.shape for x in example], point), len(example) - len(buffers)
     for index, dim, terms in found.sizes:
         size, here = example[index].shape[dim], shapes[index][dim]
         alike = ((i, d) for i, x in enumerate(example) for d in range(x.dim()) if x.shape[d] == size)
         other = next((p for p in alike if named.get(p) != terms and shapes[p[0]][p[1]] != here), None)
-        inputs = len(example) - len(buffers)
         if other is not None and other[0] >= inputs:
             return InputError(
                 f"{said}. Buffer {buffers[other[0] - inputs]} has the size {size} in dimension {other[1]}, as "
