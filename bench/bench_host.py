@@ -100,7 +100,11 @@ def test_run_many(benchmark: BenchmarkFixture, session: q8.Session) -> None:
 
 @pytest.mark.benchmark(group="parts")
 def test_upload(benchmark: BenchmarkFixture, session: q8.Session) -> None:
-    benchmark(executor(session).upload, [item()])
+    made = executor(session)
+    recorder = made._recorder
+    staging = recorder.staging(16)
+    benchmark(recorder.write, staging, inputs.fills(session.program.inputs, {session.program.inputs[0].name: item()}))
+    staging.destroy()
 
 
 @pytest.mark.benchmark(group="parts")
@@ -115,7 +119,7 @@ def test_recording(benchmark: BenchmarkFixture, session: q8.Session, public: boo
 @pytest.mark.benchmark(group="parts")
 def test_checking_inputs(benchmark: BenchmarkFixture, session: q8.Session) -> None:
     x = item()
-    benchmark(lambda: inputs.words(session.program.inputs, inputs.arrays(session.model.graph, (x,), {})))
+    benchmark(lambda: inputs.fills(session.program.inputs, inputs.arrays(session.model.graph, (x,), {})))
 
 
 @pytest.mark.benchmark(group="packing 32 images of uint8")

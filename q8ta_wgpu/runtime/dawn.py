@@ -12,9 +12,9 @@ from typing import Any
 
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.runtime.engine import Engine, Lock
-from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
+from q8ta_wgpu.runtime.handles import HandleRecorder, Mapped
 from q8ta_wgpu.runtime.locks import ProcessLock
-from q8ta_wgpu.runtime.recording import Copy, Step
+from q8ta_wgpu.runtime.recording import Copy, Staging, Step
 
 _SYNCHRONIZED = "implicit-device-synchronization"
 """Dawn's feature that lets several threads use a device."""
@@ -38,21 +38,28 @@ _BLOCK = 100_000_000
 class DawnRecorder(HandleRecorder):
     """Recording by Dawn's functions. Dawn reports errors of recorded commands when the encoder finishes."""
 
-    def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
+    def __init__(
+        self,
+        device: Any,
+        steps: Sequence[Step],
+        copies: Sequence[Copy],
+        spins: bool,
+        inputs: Sequence[tuple[Any, int]] = (),
+    ) -> None:
         from wgpudawn.backends.dawn import _api as api
 
         self.api = api
         # Called in `_wait` by the waiting thread: it processes no other thread's events.
         self.mode = api.lib.WGPUCallbackMode_WaitAnyOnly
-        super().__init__(device, steps, copies, spins)
+        super().__init__(device, steps, copies, spins, inputs)
         self._instance = api.get_wgpu_instance()
 
-    def submit(self, commands: Any) -> Any:
-        """Submits a command buffer."""
+    def submit(self, staging: Staging, commands: Any) -> None:
+        """Submits the commands that were recorded for `staging`."""
         self._commands[0] = commands._internal
         self._safe.wgpuQueueSubmit(self._queue, 1, self._commands)
 
-    def _wait(self, staging: HandleStaging, submitted: Any, future: Any, blocking: float) -> None:
+    def _wait(self, mapped: Mapped, submitted: Any, future: Any, blocking: float) -> None:
         wait, waited = self._safe.wgpuInstanceWaitAny, self.api.ffi.new("WGPUFutureWaitInfo *")
         waited.future = future
         while not waited.completed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,16 @@ def _copied(number: int, words: Words) -> Words:
     return transfer.copied(words)
 
 
+def _filled(source: Words, words: Words) -> None:
+    transfer.copy(source.reshape(-1).view(np.uint32), words)
+
+
 class Run:
     """A submitted run. Take its `result` once, or `discard` it."""
 
-    def __init__(self, executor: Executor, staging: Staging, submitted: Any, read: Reader) -> None:
+    def __init__(self, executor: Executor, staging: Staging, read: Reader) -> None:
         self._executor = executor
         self._staging = staging
-        self._submitted = submitted
         self._read = read
 
     def result(self) -> list[Words]:
@@ -47,7 +51,7 @@ class Run:
 
         Other threads may submit and wait meanwhile. Raises DeviceError if the device fails.
         """
-        return self._executor._read(self._staging, self._submitted, self._read)
+        return self._executor._read(self._staging, self._read)
 
     def discard(self) -> None:
         """Gives the run's staging buffer back without reading it. The device still finishes the run."""
@@ -80,7 +84,6 @@ class Executor:
         self._constants: list[Shared] = []
         self._kept: dict[str, Shared] = {}
         self._pipelines: list[Pipeline] = []
-        self._uploads: list[Staging] = []
         self._loaded = self._ran = False
         self.recorded = 0
         self._offsets, self._outputs_size = _offsets([port.size for port in program.outputs])
@@ -116,7 +119,8 @@ class Executor:
             for port, offset in zip(program.outputs, self._offsets, strict=True)
         ]
         with device.lock:
-            self._recorder = device.recorder(device.wgpu, self.steps, copies, spins=not device.software)
+            inputs = [(self.buffer(port.buffer), _aligned(port.size)) for port in program.inputs]
+            self._recorder = device.recorder(device.wgpu, self.steps, copies, not device.software, inputs)
             self._runs = RecordedRuns(self._recorder, device.lock, max(self._outputs_size, 16))
             self._loaded = True
             # Engines keep the memory of uploads until the next submission, and some sessions never run.
@@ -171,7 +175,7 @@ class Executor:
             slots=program.slots,
             constants=sum(int(c.nbytes) for c in program.constants),
             uniforms=max(len(program.uniforms), 16),
-            staging=self._runs.most * self._runs.size,
+            staging=self._runs.bytes,
             values=program.values,
         )
 
@@ -183,20 +187,25 @@ class Executor:
             yield self._states
 
     def run(self, inputs: Sequence[Words], read: Reader = _copied) -> list[Words]:
-        """`submit`, then the run's result."""
-        return self.submit(inputs, read).result()
+        """The result of a run on input words in port order."""
+        return self.submit([partial(_filled, words) for words in inputs], read).result()
 
-    def submit(self, inputs: Sequence[Words], read: Reader = _copied) -> Run:
-        """Uploads input words in port order and queues a run. `inputs` may be changed when it returns. The run's result
-        is what `read` makes of each output."""
+    def submit(self, fills: Sequence[transfer.Fill], read: Reader = _copied) -> Run:
+        """Writes inputs, in port order, and queues a run. What `fills` read may be changed when it returns. The run's
+        result is what `read` makes of each output."""
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self.check_open()
+            self._check_alive(fills)
             self._compile_in_sight()
-            self.upload(inputs)
             staging, commands = self._runs.take()
             try:
-                submitted = recorder.submit(commands)
+                recorder.write(staging, fills)
+            except BaseException:
+                self._runs.ahead.append((staging, commands))
+                raise
+            try:
+                recorder.submit(staging, commands)
                 # The next run is recorded while the device works on this one. But not at the first run: many programs
                 # run only once, and recorded commands must be submitted.
                 if self._ran:
@@ -205,7 +214,7 @@ class Executor:
             except BaseException:
                 self._runs.drop(staging)
                 raise
-        return Run(self, staging, submitted, read)
+        return Run(self, staging, read)
 
     def _compile_in_sight(self) -> None:
         """Before the first run on a software adapter, runs every dispatch by itself with a progress bar, if one is
@@ -229,17 +238,21 @@ class Executor:
         record_pass(encoder, [*before, *self.steps, *after])
 
     def upload(self, inputs: Sequence[Words]) -> None:
-        """Writes input words to the buffers of the input ports. Raises DeviceError for a lost device, also without
-        inputs, since submitting to one would end the process."""
+        """Writes input words to the buffers of the input ports, for runs that are no calls."""
+        self._check_alive(inputs)
+        for port, words in zip(self.program.inputs, inputs, strict=True):
+            self.device.wgpu.queue.write_buffer(self.buffer(port.buffer), 0, words)
+
+    def _check_alive(self, inputs: Sequence[Any]) -> None:
+        """Raises DeviceError for a lost device where nothing is written, since submitting to it would end the process.
+        Writing raises an error of its own."""
         if not inputs and not self.device.alive:
             raise DeviceError(f"{self.device.name} was lost: open another session")
-        buffers = [self.buffer(port.buffer) for port in self.program.inputs]
-        self._recorder.write(list(zip(buffers, inputs, strict=True)), self._uploads)
 
-    def _read(self, staging: Staging, submitted: Any, read: Reader) -> list[Words]:
+    def _read(self, staging: Staging, read: Reader) -> list[Words]:
         with self.device.waiting, wgpu_errors(f"{self.device.name} could not run the program"):
             try:
-                data = self._recorder.read(staging, submitted)
+                data = self._recorder.read(staging)
                 outputs = []
                 for number, (port, offset) in enumerate(zip(self.program.outputs, self._offsets, strict=True)):
                     dtype = np.uint32 if port.dtype in RANGES else DTYPES[port.dtype]
@@ -282,12 +295,12 @@ class Executor:
                         with self._states.preserved():  # some engines must submit what was recorded, which runs it
                             self.device.engine.discard(self.device.wgpu, ahead)
                 self._runs.close()
-            for buffer in (*self._made, *(upload.buffer for upload in self._uploads)):
+            for buffer in self._made:
                 buffer.destroy()
             for shared in (*self._constants, *self._kept.values()):
                 shared.give_back()
             self._constants, self._kept = [], {}
-            self._made, self._uploads, self.steps, self._pipelines = [], [], [], []
+            self._made, self.steps, self._pipelines = [], [], []
 
     def check_open(self) -> None:
         """Raises DeviceError after `close`."""

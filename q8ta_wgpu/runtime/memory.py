@@ -13,10 +13,11 @@ class Memory:
         slots: size of each slot. A slot is a buffer that activations share if they live at different times.
         constants: weights and tables, packed for the chosen kernels. Programs on a device share equal ones.
         uniforms: parameters of the dispatches.
-        staging: buffers that outputs are read from, one for each run in flight, at their maximum so far.
+        staging: buffers that large inputs are written to and outputs are read from, one of each for each run in flight,
+            at their maximum so far.
         values: size of each activation.
 
-    Not counted: the driver's own memory, pipelines, and inputs being uploaded.
+    Not counted: the driver's own memory and pipelines.
     """
 
     slots: tuple[int, ...]

@@ -15,9 +15,9 @@ from typing import Any
 import wgpu
 
 from q8ta_wgpu.runtime.engine import Engine, Lock
-from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
+from q8ta_wgpu.runtime.handles import HandleRecorder, Mapped
 from q8ta_wgpu.runtime.locks import ProcessLock
-from q8ta_wgpu.runtime.recording import Copy, Step
+from q8ta_wgpu.runtime.recording import Copy, Staging, Step
 from q8ta_wgpu.runtime.transfer import processors
 
 _HANDOVER = 10.0
@@ -69,12 +69,19 @@ class NativeRecorder(HandleRecorder):
     """Recording by wgpu-native's functions. It polls from the calling thread, since wgpu-py's way of waiting costs an
     empty submission and two thread switches."""
 
-    def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
+    def __init__(
+        self,
+        device: Any,
+        steps: Sequence[Step],
+        copies: Sequence[Copy],
+        spins: bool,
+        inputs: Sequence[tuple[Any, int]] = (),
+    ) -> None:
         from wgpu.backends.wgpu_native import _api as api
 
         self.api, lib = api, api.lib
         self.mode = lib.WGPUCallbackMode_AllowProcessEvents
-        super().__init__(device, steps, copies, spins)
+        super().__init__(device, steps, copies, spins, inputs)
         self._errors = api.error_handler
         self._poll, self._handle = lib.wgpuDevicePoll, device._internal
         # A type that cffi has parsed already: parsing another one takes 10 to 50 ms.
@@ -89,22 +96,23 @@ class NativeRecorder(HandleRecorder):
         if error is not None:
             raise wgpu.GPUError(error[1])
 
-    def submit(self, commands: Any) -> Any:
-        """Submits a command buffer, and returns the index of the submission."""
+    def submit(self, staging: Staging, commands: Any) -> None:
+        """Submits the commands that were recorded for `staging`, which keeps the index of the submission."""
         self._commands[0] = commands._internal
         index = self._safe.wgpuQueueSubmitForIndex(self._queue, 1, self._commands)
-        return self.api.ffi.new(self._index, index)
+        staging.submitted = self.api.ffi.new(self._index, index)
 
-    def _wait(self, staging: HandleStaging, submitted: Any, future: Any, blocking: float) -> None:
+    def _wait(self, mapped: Mapped, submitted: Any, future: Any, blocking: float) -> None:
         nothing = self.api.ffi.NULL
-        while not staging.answers and time.perf_counter() < blocking:
+        self._poll(self._handle, False, nothing)
+        while not mapped.answers and time.perf_counter() < blocking:
             self._poll(self._handle, False, nothing)
-        if staging.answers:
+        if mapped.answers:
             return
         self._poll(self._handle, True, submitted)
         # The work is done. If another thread's poll received the mapping, that thread is about to call back.
         limit = time.perf_counter() + _HANDOVER
-        while not staging.answers:
+        while not mapped.answers:
             if time.perf_counter() > limit:
                 raise wgpu.GPUError("the device finished its work, but did not hand over its outputs")
             self._poll(self._handle, False, nothing)

@@ -136,11 +136,11 @@ class OpenDevice:
         recorder = self.recorder(self.wgpu, (), [(buffer, size, 0)], spins=not self.software)
         staging = recorder.staging(size)
         try:
-            data = recorder.read(staging, recorder.submit(recorder.record(staging)))
-            found = bytes(data)
+            recorder.submit(staging, recorder.record(staging))
+            found = bytes(recorder.read(staging))
             recorder.unmap(staging)
         finally:
-            staging.buffer.destroy()
+            staging.destroy()
         return found
 
     @property

@@ -37,6 +37,11 @@ class RecordedRuns:
         with lock:
             self.idle.append(self._new())
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all staging buffers, at their maximum so far."""
+        return self.most * self._each
+
     def take(self) -> tuple[Staging, Any]:
         """A staging buffer, and the commands of a run that copies its outputs there."""
         return self.ahead.pop() if self.ahead else self._recorded()
@@ -57,7 +62,7 @@ class RecordedRuns:
         """Frees a staging buffer in any state."""
         with self._lock:
             self._held -= 1
-            staging.buffer.destroy()
+            staging.destroy()
 
     def close(self) -> None:
         """Frees staging buffers that are not in flight now, and the others when they are given back."""
@@ -68,6 +73,7 @@ class RecordedRuns:
 
     def _new(self) -> Staging:
         staging = self._recorder.staging(self.size)
+        self._each = staging.bytes
         self._held += 1
         self.most = max(self._held, self.most)
         return staging

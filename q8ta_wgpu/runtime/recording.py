@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import wgpu
 
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.runtime.transfer import Fill
 
 STAGING: int = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 
@@ -44,26 +45,55 @@ def record_pass(encoder: Any, steps: Sequence[Step], **options: Any) -> None:
 
 
 class Staging:
-    """A buffer that outputs are copied to and read from."""
+    """What a run in flight needs of its own: a buffer that outputs are copied to and read from.
+
+    Attributes:
+        buffer: the buffer for outputs.
+        size: its bytes.
+        submitted: what identifies the run that uses it, for an engine that waits for a certain one.
+    """
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
         self.size: int = buffer.size
+        self.submitted: Any = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its buffers."""
+        return self.size
+
+    def destroy(self) -> None:
+        """Frees its memory once no run uses it."""
+        self.buffer.destroy()
 
 
 class Recorder:
     """Records, submits and reads back through WebGPU's public methods, and raises what they raise.
 
-    `spins` tells whether a wait may keep a core of the host busy. On a software adapter the work needs that core.
+    Only one thread at a time may record, write and submit; any thread may read.
 
-    Only one thread at a time may record and submit; any thread may read.
+    Args:
+        device: the engine's device.
+        steps: the dispatches of a run.
+        copies: how outputs are copied to a staging buffer.
+        spins: whether a wait may keep a core of the host busy. On a software adapter the work needs that core.
+        inputs: the buffer of each input, and its bytes.
     """
 
-    def __init__(self, device: Any, steps: Sequence[Step], copies: Sequence[Copy], spins: bool) -> None:
+    def __init__(
+        self,
+        device: Any,
+        steps: Sequence[Step],
+        copies: Sequence[Copy],
+        spins: bool,
+        inputs: Sequence[tuple[Any, int]] = (),
+    ) -> None:
         self.device = device
         self.steps = steps
         self.copies = copies
         self.spins = spins
+        self.inputs = inputs
 
     def staging(self, size: int) -> Staging:
         """A new staging buffer of `size` bytes."""
@@ -73,6 +103,7 @@ class Recorder:
         """The command buffer of one run that copies its outputs to `staging`. It must be submitted, or passed to
         `Engine.discard`."""
         encoder = self.device.create_command_encoder()
+        self._copy_inputs(encoder, staging)
         compute = encoder.begin_compute_pass()
         self._dispatch(compute)
         compute.end()
@@ -80,22 +111,25 @@ class Recorder:
             encoder.copy_buffer_to_buffer(source, 0, staging.buffer, offset, size)
         return encoder.finish()
 
+    def _copy_inputs(self, encoder: Any, staging: Staging) -> None:
+        """Records what a run does before its dispatches."""
+
     def _dispatch(self, compute: Any) -> None:
         dispatch_steps(compute, self.steps)
 
-    def write(self, inputs: Sequence[tuple[Any, Array]], kept: list[Staging]) -> None:
-        """Writes arrays to the beginning of buffers, before the next submission. `kept` collects upload buffers for
-        later calls with the same sizes; the caller destroys them."""
-        for buffer, words in inputs:
+    def write(self, staging: Staging, fills: Sequence[Fill]) -> None:
+        """Writes the inputs of the run that was recorded for `staging` and is submitted next."""
+        for (buffer, size), fill in zip(self.inputs, fills, strict=True):
+            words = np.zeros(size // 4, np.uint32)
+            fill(words)
             self.device.queue.write_buffer(buffer, 0, words)
 
-    def submit(self, commands: Any) -> Any:
-        """Submits a command buffer; returns a value to pass to `read`."""
+    def submit(self, staging: Staging, commands: Any) -> None:
+        """Submits the commands that were recorded for `staging`."""
         self.device.queue.submit([commands])
-        return None
 
-    def read(self, staging: Staging, submitted: Any) -> Any:
-        """Waits for a submission and returns its outputs as memory that is readable until `unmap`."""
+    def read(self, staging: Staging) -> Any:
+        """Waits for a submitted run and returns its outputs as memory that is readable until `unmap`."""
         staging.buffer.map_sync(wgpu.MapMode.READ)
         return staging.buffer.read_mapped(copy=False)
 

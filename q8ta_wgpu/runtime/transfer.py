@@ -32,6 +32,9 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="q8ta-copy")
 
 
+Fill = Callable[[NDArray[np.uint32]], None]
+"""Writes an input to its words, which are 0 or what it wrote there before."""
+
 Operation = Callable[[NDArray[Any], NDArray[Any]], Any]
 """Writes its first argument from its second, elementwise: np.copyto, for example."""
 

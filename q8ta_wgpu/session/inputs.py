@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import InputError, counted, shown
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, RANGES, Array, Graph
@@ -24,12 +26,13 @@ def arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 
 def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
-    """An array for each input of a graph, of its shape and dtype. Raises InputError for arguments that do not fit."""
+    """An array for each input of a graph, of its shape and the dtype that users give. Raises InputError for arguments
+    that do not fit."""
     found = {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
     _check_batch(graph, found)
     if graph.dynamic and isinstance(why := graph.dynamic.point({n: x.shape for n, x in found.items()}), str):
         raise InputError(f"the model cannot take these inputs: {why}")
-    return {name: graph.stored(name, array) for name, array in found.items()}
+    return found
 
 
 def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
@@ -154,11 +157,35 @@ def as_array(name: str, value: Any, what: str = "input") -> Array:
         ) from error
 
 
+def fills(ports: Sequence[Port], values: Mapping[str, Array]) -> list[transfer.Fill]:
+    """What writes each input port's words, in their order. Values are arrays as users give them, or as graphs store
+    them (`Graph.stored`)."""
+    return [partial(_fill, port, values[port.name]) for port in ports]
+
+
+def _fill(port: Port, array: Array, words: NDArray[np.uint32]) -> None:
+    """Writes an array to a port's words. In layouts whose words lie in the order of the array's elements, each element
+    is written once, where it belongs."""
+    if port.dtype not in RANGES:
+        transfer.copy(array, words.view(array.dtype).reshape(array.shape))
+        return
+    layout = _LAYOUTS[port.layout]
+    operation: transfer.Operation = _plus_128 if array.dtype == np.uint8 else np.copyto
+    target = unpack(words, array.shape, layout, DTYPES[port.dtype])
+    if np.may_share_memory(target, words):
+        transfer.copy(array, target.view(array.dtype), operation)
+    else:
+        stored = np.empty(array.shape, DTYPES[port.dtype])
+        operation(stored.view(array.dtype), array)
+        transfer.copy(pack(stored, layout), words)
+
+
 def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
-    """The words to upload for input ports, in their order."""
-    return [
-        pack(values[port.name], _LAYOUTS[port.layout]) if port.dtype in RANGES else values[port.name] for port in ports
-    ]
+    """The words of input ports, in their order, as new arrays."""
+    found = [np.zeros(port.size // 4, np.uint32) for port in ports]
+    for fill, array in zip(fills(ports, values), found, strict=True):
+        fill(array)
+    return found
 
 
 def from_words(port: Port, found: Array, as_bytes: bool = False) -> Array:

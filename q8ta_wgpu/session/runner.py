@@ -70,13 +70,13 @@ class Runner:
 
     def _start(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pending:
         arrays = inputs.arrays(self._model.graph, args, kwargs)
-        words = inputs.words(self.opened.program.inputs, arrays) if self.executor else []
         self.check_open()
         with self.state.call(self._row_indices, arrays):
             with self.staying_open():
                 if self.executor is not None:
-                    return self.executor.submit(words, self._output)
-            values = self.state.run(self._model.graph, arrays)
+                    return self.executor.submit(inputs.fills(self.opened.program.inputs, arrays), self._output)
+            stored = {name: self._model.graph.stored(name, array) for name, array in arrays.items()}
+            values = self.state.run(self._model.graph, stored)
         # Copies: a value may be a constant, or the caller's own array.
         return Computed([values[name].copy() for name in self._model.graph.results])
 

@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.layout import PACKINGS, Layout, pack
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.runtime import handles, transfer
+from q8ta_wgpu.program.program import Port
+from q8ta_wgpu.runtime import adapters, handles, transfer
+from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.handles import HandleRecorder
+from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
 from q8ta_wgpu.runtime.recording import Recorder
+from q8ta_wgpu.session import inputs
 
 SHAPE = (1, 3, 640, 641)
 
@@ -81,7 +85,7 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     """One call after the other, many at a time, and after a stream that was left early: upload buffers are written
     again only once the device has read them."""
     items = _items(3)
-    assert sum(x.nbytes for x in items[0]) >= handles._LARGE
+    assert sum(x.nbytes for x in items[0]) >= handles.LARGE
     with q8.Session(session.model, "reference") as reference:
         expected = [reference(*item) for item in items]
     executor = session._runner.executor
@@ -93,7 +97,7 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     stream.close()
     for item, wanted in zip(items, expected, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
-    assert len(executor._uploads) == handles._UPLOADS
+    assert all(isinstance(staging, HandleStaging) and staging.upload for staging in executor._runs.idle)
 
 
 @pytest.mark.parametrize("fault", ["raises", "writes nothing"])
@@ -102,20 +106,78 @@ def test_without_a_way_to_write_the_public_one_is_taken(
 ) -> None:
     """As another version of a package may be."""
 
-    def write_mapped(self: HandleRecorder, inputs: object, kept: object) -> None:
+    def write(self: HandleRecorder, staging: object, fills: object) -> None:
         if fault == "raises":
             raise AttributeError("wgpuBufferGetMappedRange")
 
     assert Device(vulkan.wgpu).recorder is vulkan.engine.recorder
-    monkeypatch.setattr(HandleRecorder, "write_mapped", write_mapped)
+    monkeypatch.setattr(HandleRecorder, "write", write)
     assert Device(vulkan.wgpu).recorder is Recorder
+
+
+def test_an_input_that_cannot_be_read_changes_nothing(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while inputs are written: the next call takes the same buffers, and gives its own results."""
+    items = _items(2)
+    with q8.Session(session.model, "reference") as reference:
+        expected = [reference(*item) for item in items]
+    for _ in range(2):  # from the second one, the next run is recorded ahead
+        np.testing.assert_array_equal(session(*items[0]), expected[0])
+    executor = session._runner.executor
+    assert executor is not None
+    before = executor._runs.most
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transfer, "copy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session(*items[1])
+    monkeypatch.undo()
+    for item, wanted in zip(items, expected, strict=True):
+        np.testing.assert_array_equal(session(*item), wanted)
+    assert executor._runs.most == before
 
 
 def test_closing_frees_the_uploads(session: q8.Session) -> None:
     session(*_items(1)[0])
     executor = session._runner.executor
-    assert executor is not None and executor._uploads
+    assert executor is not None
+    assert executor.memory.staging == executor._runs.most * sum(4 * x.size for x in (*_items(1)[0], *_items(1)[0]))
     session.close()
-    assert not executor._uploads
+    assert not executor._runs.idle and not executor._runs.ahead
     with pytest.raises(q8.InputError, match="closed"):
         session(*_items(1)[0])
+
+
+@pytest.mark.parametrize("name", ["wgpu-native:vulkan", "dawn:swiftshader"])
+def test_a_lost_device_under_large_inputs(name: str, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is submitted to it, which could end the process."""
+    monkeypatch.setattr(adapters, "_open", {})
+    with q8.Session(_two_inputs(), open_device(name)) as session:
+        (item,) = _items(1)
+        session(*item)
+        assert session.device is not None
+        session.device.wgpu.destroy()
+        for _ in range(2):
+            with pytest.raises(q8.DeviceError, match=r"could not run the program: .*lost"):
+                session(*item)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 1, 9), (6,), (2, 5, 4, 8)])
+@pytest.mark.parametrize("layout", [layout for layout in Layout if layout in PACKINGS], ids=lambda layout: layout.short)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_, np.int16])
+def test_inputs_are_written_as_layouts_have_them(
+    shape: tuple[int, ...], layout: Layout, dtype: type[np.generic]
+) -> None:
+    """Twice to the same words, whose padding stays 0: as bytes of uint8 minus 128, of bools as 0 and 1."""
+    stored = INT16X4 if dtype is np.int16 else INT8X4
+    size = TensorType(shape, stored, QParams(1.0, 0, stored)).stored_bytes(layout)
+    port = Port("x", shape, stored, layout.short, ("slot", 0), size)
+    words = np.zeros(size // 4, np.uint32)
+    for seed in range(2):
+        x = np.random.default_rng(seed).integers(0, 2 if dtype is np.bool_ else 127, shape).astype(dtype)
+        as_stored = (x ^ np.uint8(128)).view(np.int8) if dtype is np.uint8 else x.astype(DTYPES[stored])
+        (fill,) = inputs.fills([port], {"x": x})
+        fill(words)
+        np.testing.assert_array_equal(words, pack(as_stored, layout))
+        np.testing.assert_array_equal(words, inputs.words([port], {"x": as_stored})[0])

@@ -27,14 +27,14 @@ def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
     with Session(MODEL, vulkan) as opened:
         executor = opened._runner.executor
         assert executor is not None
-        words = inputs.words(opened.program.inputs, {"x": INPUTS[0]})
-        runs = [executor.submit(words) for _ in range(6)]
+        fills = inputs.fills(opened.program.inputs, {"x": INPUTS[0]})
+        runs = [executor.submit(fills) for _ in range(6)]
     for run in runs[:-1]:
         assert len(run.result()) == 2
     runs[-1].discard()
     assert executor._runs.idle == []
     with pytest.raises(DeviceError, match="this program was closed"):
-        executor.submit(words)
+        executor.submit(fills)
 
 
 def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> None:
