@@ -28,6 +28,10 @@ BATCH = 32
 BATCHES = {"resnet50_uint8": 768, "demo_uint8": 192}
 """Batches of a run, by network; of others as many as the fewest."""
 
+STORE = 12 << 30
+"""Bytes of Ray's shared memory, for the rows and the results of a run. They are touched before anything is timed: new
+memory takes a process four times as long to write."""
+
 
 def adapters(options: Options) -> list[str]:
     """What a session takes for each of the equal adapters that the option `--device` means."""
@@ -93,7 +97,8 @@ def part_gpus(options: Options) -> None:
     import ray
 
     devices = adapters(options)
-    ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False)
+    os.environ.setdefault("RAY_preallocate_plasma_memory", "1")
+    ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False, object_store_memory=STORE)
     for name in options.names or NETWORKS:
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()

@@ -52,13 +52,14 @@ def computed(
     if not len(rows):
         raise ValueError("there are no rows to compute")
     filled = np.concatenate([rows, np.zeros((-len(rows) % size, *rows.shape[1:]), rows.dtype)])
-    actor = ray.remote(max_restarts=-1, max_task_retries=-1)(worker)
+    # Two calls at a time: one computes while the results of the other are copied to shared memory.
+    actor = ray.remote(worker).options(max_restarts=-1, max_task_retries=-1, max_concurrency=2)
     actors: list[Any] = [actor.remote(path, device) for device in devices]
     ray.get([each.warm.remote(filled[:size]) for each in actors])
     shared = ray.put(filled)
     start = time.perf_counter()
     ends = [(first, min(first + call * size, len(filled))) for first in range(0, len(filled), call * size)]
-    # Each actor is there twice, so that its next call waits for it while it computes one.
+    # Each actor is there twice, for two calls at a time.
     results = list(ActorPool(actors * 2).map(lambda each, part: each.run.remote(shared, *part, size), ends))
     seconds = time.perf_counter() - start
     return np.concatenate([batch for batches in results for batch in batches])[: len(rows)], seconds
