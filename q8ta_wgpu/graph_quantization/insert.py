@@ -10,10 +10,12 @@ import numpy as np
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT, Range
 from q8ta_wgpu.graph_quantization.weight_rounding import Inputs, rounded
+from q8ta_wgpu.graph_quantization.zeros import Zeros
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.reference import run
+from q8ta_wgpu.passes.plan.left_out import taken_elements
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import Rounding, Shared, Storage
 
@@ -56,7 +58,7 @@ class Calibration:
         self.plan = rounding_of(self.graph, program.observable, program.calls, program.moving, streams=streams)
         calls, kept = self.calls, self.plan.in_float
         self.graph.in_float |= {n.output: kept[calls[n.output]] for n in self.graph.nodes if calls[n.output] in kept}
-        self._slots = _Slots(self.plan)
+        self._slots, self._taken = _Slots(self.plan), taken_elements(self.graph)
         self._ranges = {root: Range() for root in self._slots.roots}
         read = {call for call, _ in self.plan.reads}
         sums = [n for n in self.graph.nodes if self._has_weight(n) and self.calls[n.output] in read]
@@ -85,10 +87,11 @@ class Calibration:
             for layer in readers.get(name, ()):
                 layer.meet(array)
 
+        zeros = Zeros(self._taken, self.graph.constants, met)
         for name, array in {**({} if item else self.graph.constants), **inputs}.items():
-            met(name, array)
+            zeros.meet(name, array)
         known = known or {}
-        run(self._needed(known), inputs, met=met, known=known)
+        run(self._needed(known), inputs, met=zeros.meet, known=known)
         for each in self._ranges.values():
             each.peaks.end_item()
 
@@ -99,7 +102,7 @@ class Calibration:
 
     def _needed(self, known: Collection[str]) -> Graph:
         """The graph of what is counted and of what it is computed from."""
-        graph, needed = self.graph.copy(), self.wanted
+        graph, needed = self.graph.copy(), self.wanted.union(*self._taken.values())
         for node in reversed(graph.nodes):
             if node.output in needed and node.output not in known:
                 needed.update(node.inputs)

@@ -61,6 +61,18 @@ def test_factors_and_terms_of_channels_are_part_of_the_sum_before_them() -> None
     assert decibels(q8.Session(model, device="reference")(x), by_onnx_runtime(data, x)[0]) > 30
 
 
+def test_elements_that_a_where_leaves_out_have_no_part_in_ranges() -> None:
+    """The bools are computed behind the root, whose range waits for them."""
+    net = Net((1, 3, 12, 12))
+    before = net.conv("x", 3, 8)
+    root = net.add("Sqrt", before)
+    chosen = net.add("Where", net.add("Greater", before, net.constant(np.float32(0))), root, net.add("Neg", before))
+    data = net.model(net.conv(chosen, 8, 4)).SerializeToString()
+    x, *items = (np.random.default_rng(i).standard_normal((1, 3, 12, 12)).astype(np.float32) for i in range(5))
+    model = q8.quantize(data, calibration=items)
+    assert decibels(q8.Session(model, device="reference")(x), by_onnx_runtime(data, x)[0]) > 28
+
+
 def test_values_that_onnx_runtime_computes_are_those_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     data, items = NETWORKS["depthwise"]().SerializeToString(), inputs("depthwise", 3)
     with_it = q8.quantize(data, calibration=items)

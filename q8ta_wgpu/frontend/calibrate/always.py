@@ -31,6 +31,7 @@ from q8ta_wgpu.frontend.calibrate.steps import (
     widths,
 )
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
+from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import is_transform, kind
 from q8ta_wgpu.graph_quantization.ranges import FEW
@@ -163,7 +164,8 @@ def _exponentials(storage: Storage) -> list[Step]:
         elif str(node.target) in _KEEP_TAILS:
             grows = not large.isdisjoint(node.all_input_nodes) and not any(map(_is_of_layer, node.all_input_nodes))
         else:
-            grows = first in large and (node in storage.values or isinstance(kind(node), Moves))
+            moves = node in storage.values or isinstance(kind(node), Moves)
+            grows = moves and first is not None and before_zeros(first) in large
         if grows:
             large.add(node)
     why = "since few exponentials are far larger than the others"
@@ -198,9 +200,11 @@ def _divisors(storage: Storage) -> list[Step]:
 
 
 def _is_near_zero(stored: Stored) -> bool:
-    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it."""
+    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it, or is not known, since
+    others are zeros."""
     least = max(float(stored.observer.min_val), -float(stored.observer.max_val))
-    return 0 < least < _NEAR * float(stored.wide.calculate_qparams()[0])
+    one_sign = least >= 0 if stored.has_zeros else least > 0
+    return one_sign and least < _NEAR * float(stored.wide.calculate_qparams()[0])
 
 
 def _made_of(storage: Storage, stored: Stored) -> list[Stored]:

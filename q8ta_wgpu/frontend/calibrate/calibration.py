@@ -26,6 +26,7 @@ from q8ta_wgpu.frontend.calibrate.state_precision import share_states, store_fin
 from q8ta_wgpu.frontend.calibrate.steps import widths
 from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
+from q8ta_wgpu.frontend.calibrate.zeroed import zero_left_out
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.lifted import lifted
@@ -48,6 +49,7 @@ def observed(
     with torch_lock():  # quantizers may trace patterns
         model = prepared(graph, quantizer, held, seen)
     share_states(model)
+    zero_left_out(model)
     watch_states(model)
     if fit_weights:
         watch_inputs(model)

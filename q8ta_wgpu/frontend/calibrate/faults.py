@@ -14,6 +14,7 @@ from q8ta_wgpu.errors import InputError, one_line
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
+from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
@@ -150,7 +151,7 @@ class _Search(Sized):
 def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buffers) -> InputError:
     """The error of a value that is NaN or infinite. It names the buffer or the constant where the value is one, since
     the calibration is not at fault then."""
-    node = observer.all_input_nodes[0]
+    node = before_zeros(observer.all_input_nodes[0])
     if is_constant(node):
         made_of, place = origins(node), source_of(node)
         what = f"constant {made_of[0]}" if made_of == [str(node.target)] else "a constant"

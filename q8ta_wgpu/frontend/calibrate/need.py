@@ -8,6 +8,7 @@ most elements round to zero. The simpler s²/12·Σg², with steps of s, takes e
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -195,7 +196,10 @@ class _Noted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        """The gradient as it is."""
+        """The gradient; zeros where it is not finite, as behind a root of negative elements that a where leaves out:
+        autograd multiplies its slope, NaN, by 0."""
         if gradient is not None:
+            if not math.isfinite(gradient.sum()):
+                gradient = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
             ctx.note(*(_dot(gradient, error) for error in ctx.saved_tensors))
         return gradient, None, *([None] * ctx.errors)

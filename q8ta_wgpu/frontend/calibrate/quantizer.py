@@ -15,6 +15,7 @@ from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
 from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, widen_states
+from q8ta_wgpu.frontend.calibrate.zeroed import mark_left_out
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, feeds_states, weights_of
@@ -163,6 +164,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             streams=self._streams,
         )
         widen_states(model, imported, plan)
+        mark_left_out(imported)
         self._write(plan, imported, {node.name: node for node in model.graph.nodes})
         for node in model.graph.nodes:
             if isinstance(kind(node), Recurrent) and not why_in_float(node):

@@ -25,6 +25,7 @@ from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.watches import watches
+from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
 
@@ -89,7 +90,12 @@ class Stored:
     def value(self, node: Node) -> Node:
         """The value that a call of the observer watches."""
         (value,) = node.all_input_nodes
-        return value
+        return before_zeros(value)
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether the observer met zeros for elements that a where leaves out."""
+        return any(node.all_input_nodes[0] is not self.value(node) for node in self.nodes)
 
     def width_for(self, reads: Reads, chosen: Mapping[Role, Width]) -> Width:
         """The width in which a value is stored for a reader, if some roles have these widths: the largest of the widths

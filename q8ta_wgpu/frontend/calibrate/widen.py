@@ -18,19 +18,22 @@ from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.rounder import on_channels_steps
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored, Width
+from q8ta_wgpu.frontend.calibrate.zeroed import restore_left_out
 from q8ta_wgpu.frontend.export.editor import call, call_module, folded
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.graph_quantization.ranges import ROOM
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
-    """Applies the choice of widths to values, and to weights that transforms and embeddings read.
+    """Applies the choice of widths to values, and to weights that transforms and embeddings read. Elements that a where
+    leaves out are no longer zeros.
 
     Args:
         module: the calibrated module, changed in place.
         storage: what is stored, and who reads it.
         chosen: the width of each value, or weight, for readers of one role. What is not in it keeps its width.
     """
+    restore_left_out(module)
     for node in storage.weights:
         if (node, "products") in chosen:
             _add_finer_weights(module, storage, node)
