@@ -258,6 +258,16 @@ def test_an_index_outside_of_what_it_indexes_is_an_error(
             session(torch.full_like(x, wrong))
 
 
+def test_an_index_without_a_class_is_an_error() -> None:
+    """Of a quantized module, whose composites are replaced one by one."""
+    module = Plain(lambda s, i: s.layer(nn.functional.one_hot(i, 8).float()), layer=nn.Linear(8, 4)).eval()
+    x = torch.tensor([1, 7, 0])
+    session = q8.Session(q8.compile(q8.quantize(module, (x,), [x], progress=False)), "reference")
+    for wrong in (-1, 8):
+        with pytest.raises(InputError, match=rf"holds {wrong}, and must be in \[0, 7\]"):
+            session(torch.full_like(x, wrong))
+
+
 class Counting(nn.Module):
     """Positions as RoBERTa has them, of tokens that are no padding, and types of tokens that positions choose."""
 

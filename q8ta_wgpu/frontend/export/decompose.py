@@ -35,6 +35,13 @@ def table() -> dict[Any, Callable[..., Any]]:
     return {op: rule for op, rule in dict(default_decompositions()).items() if str(op) not in ATEN} | _OURS
 
 
+def own_rule(op: Any) -> Callable[..., Any]:
+    """Our decomposition of an operator; the operator itself if there is none. torch asks no table about a composite
+    that it decomposes itself."""
+    rule: Callable[..., Any] = _OURS.get(op, op)
+    return rule
+
+
 def _slice_scatter(
     x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:

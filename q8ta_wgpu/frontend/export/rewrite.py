@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from q8ta_wgpu.frontend.export.decompose import table
+from q8ta_wgpu.frontend.export.decompose import own_rule, table
 from q8ta_wgpu.frontend.export.editor import call, operators_of, replace, splice, value_of
 from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.remove_no_ops import is_idle_dropout
@@ -226,8 +226,9 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
     def made_of(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        rule: Any = AS_PRODUCTS.get(node.target, node.target)
-        return rule(*args, **kwargs)
+        rule: Any = AS_PRODUCTS.get(node.target) or own_rule(node.target)
+        found = rule(*args, **kwargs)
+        return node.target(*args, **kwargs) if found is NotImplemented else found  # type: ignore[operator]
 
     try:
         graph = operators_of(made_of, values, table())
