@@ -95,6 +95,21 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.scatter_reduce(2, x.argsort(2), x.flip(2), "sum"),
         torch.arange(7).scatter_reduce(0, x[0, 0].argsort(0)[:, 0], x[0, 0].argsort(0)[:, 1] + 3, "amax"),
     ),
+    "other reductions by place": lambda x: tuple(
+        part
+        for own in (True, False)
+        for part in (
+            x.scatter_reduce(2, x.argsort(2)[:, :, :3] // 2, x.flip(2), "mean", include_self=own),
+            x.scatter_reduce(1, x.argsort(1) // 2, x.flip(1), "prod", include_self=own),
+            x.scatter_reduce(-1, x.argsort(-1)[..., :2], x - 5, "sum", include_self=own),
+            torch.arange(7).scatter_reduce(
+                0, x[0, 0].argsort(0)[:, 0] // 2, x[0, 0].argsort(0)[:, 1] - 2, "mean", include_self=own
+            ),
+            torch.arange(7).scatter_reduce(
+                0, x[0, 0].argsort(0)[:, 0] // 2, x[0, 0].argsort(0)[:, 1] - 2, "prod", include_self=own
+            ),
+        )
+    ),
     "volumes": lambda x: (
         F.adaptive_avg_pool3d(x, (2, 3, 4)),
         F.adaptive_max_pool3d(x, (3, 5, 2)),
@@ -250,14 +265,15 @@ def test_a_program_of_nothing_but_sums_by_place() -> None:
     np.testing.assert_allclose(q8.Session(model, "reference")(x), module(x), atol=0.1)
 
 
-def test_the_largest_of_those_that_are_written_to_a_place_in_int8(vulkan: Device) -> None:
+@pytest.mark.parametrize("reduce", ["amax", "mean"])
+def test_what_is_written_to_a_place_is_reduced_in_int8(reduce: str, vulkan: Device) -> None:
     """As the attention of a graph has it, by edges to 6 nodes, of which one is met by none."""
     targets = torch.tensor([0, 1, 1, 3, 4, 5, 5, 5, 0])
 
     def attention(m: Any, x: Tensor) -> Tensor:
         scores = m.scores(x).repeat(1, 2)[:, :9]
-        most = m.first(x).scatter_reduce(1, targets.expand(scores.shape), scores, "amax")
-        found: Tensor = m.last(most)
+        reduced = m.first(x).scatter_reduce(1, targets.expand(scores.shape), scores, reduce)
+        found: Tensor = m.last(reduced)
         return found
 
     torch.manual_seed(0)

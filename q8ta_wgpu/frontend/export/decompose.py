@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -214,27 +214,37 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     return _plus(x, dim, _looked_up(index.movedim(dim, -1), x.shape[dim]), src[tuple(slice(n) for n in index.shape)])
 
 
-_EXTREMES = {"amax": (torch.amax, torch.amin, torch.maximum), "amin": (torch.amin, torch.amax, torch.minimum)}
-"""Of each way to reduce: the extreme that is found, the other extreme, and the extreme of two tensors."""
+_REDUCTIONS: Mapping[str, tuple[Any, Callable[[Tensor], Any], Any]] = {
+    "amax": (torch.amax, lambda src: src.amin(-1, keepdim=True).unsqueeze(-1), torch.maximum),
+    "amin": (torch.amin, lambda src: src.amax(-1, keepdim=True).unsqueeze(-1), torch.minimum),
+    "prod": (torch.prod, lambda src: 1, torch.mul),
+}
+"""Of each way to reduce: how elements are reduced, what changes nothing among them, and how two tensors are reduced."""
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Any:
-    """The largest or the smallest of the elements that are written to one index. In the place of those that are written
-    to others stands one that is never chosen before them."""
+    """Reduces the elements that are written to one index, with that of x if `include_self`. In the place of those that
+    are written to others stands one that changes nothing. What nothing is written to stays."""
     if reduce == "sum" and include_self:
         return _scatter_add(x, dim, index, src)
     beside = [d for d in range(x.dim()) if d != dim % x.dim()]
-    if reduce not in _EXTREMES or not x.dim() or not index.numel() or any(index.shape[d] != x.shape[d] for d in beside):
+    if not x.dim() or not index.numel() or any(index.shape[d] != x.shape[d] for d in beside):
         return NotImplemented
     if index.numel() * x.shape[dim] > MOST_COMPARED:
         return NotImplemented
-    extreme, other, of_two = _EXTREMES[reduce]
-    src = src[tuple(slice(n) for n in index.shape)].movedim(dim, -1)
+    own, src = x.movedim(dim, -1), src[tuple(slice(n) for n in index.shape)].movedim(dim, -1)
     rows = _looked_up(index.movedim(dim, -1), x.shape[dim])
     same = rows.unsqueeze(-1) == torch.arange(x.shape[dim])
-    written = torch.where(same, src.unsqueeze(-1), other(src, -1, keepdim=True).unsqueeze(-1))
-    found = torch.where(same.any(-2), extreme(written, -2), x.movedim(dim, -1)).movedim(-1, dim)
-    return of_two(x, found) if include_self else found
+    if reduce in _REDUCTIONS:
+        reduced, nothing, of_two = _REDUCTIONS[reduce]
+        found = reduced(torch.where(same, src.unsqueeze(-1), nothing(src)), -2)
+        found = of_two(own, found) if include_self else found
+    else:
+        found, count = _added(rows, src, x.shape[dim]), same.sum(-2).to(src.dtype)
+        found, count = (own + found, count + 1) if include_self else (found, count.clamp(min=1))
+        if reduce == "mean":
+            found = torch.div(found, count, rounding_mode=None if found.is_floating_point() else "floor")
+    return torch.where(same.any(-2), found, own).movedim(-1, dim)
 
 
 MOST_COMPARED = 1 << 24
