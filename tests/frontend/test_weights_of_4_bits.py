@@ -140,6 +140,8 @@ def test_columns_of_a_product_have_4_bits() -> None:
         ({"weights": "int2"}, "weights must be 'int8' or 'int4', found 'int2'"),
         ({"weights": "int4", "group": 16}, "group must be one of 32, 64, 128, found 16"),
         ({"weights": "int4", "group": True}, "group must be one of"),
+        ({"weights": "int4", "group": 64.0}, "group must be one of"),
+        ({"group": 64}, "group=64 with weights='int8': add weights=\"int4\", or leave group out"),
         ({"weights": "int4", "qat": True}, "are not trained"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.errors import InputError, check_switch, nearest, shown
+from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
@@ -80,14 +80,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         weights: "int4" rounds the weights of linears and products, and tables of embeddings, to 4 bits, with a factor
             for each group of inputs of each output: half the bytes. Those of fewer inputs than a group, of convolutions
             and of recurrent layers stay in 8 bits.
-        group: inputs that share a factor: 32, 64 or 128.
+        group: inputs that share a factor with weights="int4": 32, 64 or 128. None is 32.
         activations: "dynamic" stores what linears read in 16 bits, and the device rounds each row of it (each token) to
             8 bits by a scale of its own, with the same bytes on every device (8da8w; with weights="int4" 8da4w). All
             else is as with "static".
 
     Raises:
         InputError: `residual`, `precision`, `weights`, `group` or `activations` is none of these, `skip` is no list of
-            strings, `qat` or `fit_weights` is no bool, or `qat` is asked for with 4 bits or scales of rows.
+            strings, `qat` or `fit_weights` is no bool, `qat` is asked for with 4 bits or scales of rows, or `group`
+            without 4 bits.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         fit_weights: bool = True,
         precision: str = "auto",
         weights: str = "int8",
-        group: int = 32,
+        group: int | None = None,
         activations: str = "static",
     ) -> None:
         super().__init__()
@@ -113,8 +114,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 raise InputError(f"{name} must be {listed}, found {shown(value)}")
         check_switch("qat", qat)
         check_switch("fit_weights", fit_weights)
-        if isinstance(group, bool) or group not in GROUPS:
+        if group is not None and not (is_integer(group) and group in GROUPS):
             raise InputError(f"group must be one of {', '.join(map(str, GROUPS))}, found {shown(group)}")
+        if group is not None and weights != "int4":
+            raise InputError(
+                f"group is how many inputs share a factor in weights of 4 bits, found group={group} with "
+                f'weights={weights!r}: add weights="int4", or leave group out'
+            )
         if qat and weights == "int4":
             raise InputError('weights of 4 bits are not trained: use qat=False with weights="int4"')
         if qat and activations == "dynamic":
@@ -134,7 +140,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._shares = functools.cache(scheme.fixed if qat else scheme.share)
         self._weight = scheme.weight(qat, channels=0)
         self._columns = scheme.weight(qat, channels=1)
-        self._group = group if weights == "int4" else 0
+        self._group = (group or min(GROUPS)) if weights == "int4" else 0
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Replaces attention by two products and a softmax, recurrent layers by one call for each, and operators
