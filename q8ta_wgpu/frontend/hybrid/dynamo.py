@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
@@ -91,8 +92,17 @@ def _shape(node: Node) -> Any:
     return value.shape if isinstance(value, torch.Tensor) else None
 
 
-@functools.cache
+_registering = threading.Lock()
+
+
 def register() -> None:
-    """Registers the backend's name with torch where the package is not installed, as in a checkout."""
+    """Registers the backend's name with torch where the package is not installed, as in a checkout. Threads may quantize
+    at once, and torch takes a name once."""
+    with _registering:
+        _register()
+
+
+@functools.cache
+def _register() -> None:
     if not entry_points(group="torch_dynamo_backends", name="q8ta_wgpu"):
         torch._dynamo.register_backend(backend, name="q8ta_wgpu")
