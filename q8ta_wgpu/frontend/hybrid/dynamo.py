@@ -96,8 +96,8 @@ _registering = threading.Lock()
 
 
 def register() -> None:
-    """Registers the backend's name with torch where the package is not installed, as in a checkout. Threads may quantize
-    at once, and torch takes a name once."""
+    """Registers the backend's name with torch where the package is not installed, as in a checkout. Threads may
+    quantize at once, and torch takes a name once."""
     with _registering:
         _register()
 
