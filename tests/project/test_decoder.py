@@ -73,7 +73,7 @@ def test_a_cache_gives_what_the_whole_sequence_does(known: tuple[Decoder, text.T
     torch.testing.assert_close(torch.cat(found, dim=1), decoder(tokens[None]), atol=1e-4, rtol=1e-4)
 
 
-def fitted() -> Decoder:
+def fit_once() -> Decoder:
     """Trained by one step."""
     torch.manual_seed(0)
     decoder = Decoder()
@@ -81,30 +81,34 @@ def fitted() -> Decoder:
     return decoder
 
 
-def test_training_repeats() -> None:
-    assert all(map(torch.equal, fitted().parameters(), fitted().parameters()))
+@pytest.fixture(scope="module")
+def fitted() -> Decoder:
+    return fit_once()
 
 
-def test_a_file_holds_what_was_trained(tmp_path: Path) -> None:
+def test_training_repeats(fitted: Decoder) -> None:
+    assert all(map(torch.equal, fitted.parameters(), fit_once().parameters()))
+
+
+def test_a_file_holds_what_was_trained(fitted: Decoder, tmp_path: Path) -> None:
     """Weights of whole steps, in int8."""
-    decoder = fitted()
-    save_file({**stored(decoder), "merges": torch.zeros(1, 2, dtype=torch.int16)}, tmp_path / "weights")
+    save_file({**stored(fitted), "merges": torch.zeros(1, 2, dtype=torch.int16)}, tmp_path / "weights")
     for name, value in trained(tmp_path / "weights")[0].state_dict().items():
-        torch.testing.assert_close(value, decoder.state_dict()[name], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(value, fitted.state_dict()[name], rtol=1e-6, atol=1e-7)
 
 
-def test_training_counts_what_reaches_far_and_what_noise_changes() -> None:
-    decoder, tokens = fitted(), torch.arange(8)[None] % 7
-    scores = decoder(tokens)
-    with steady.watched(decoder) as reads:
+def test_training_counts_what_reaches_far_and_what_noise_changes(fitted: Decoder) -> None:
+    tokens = torch.arange(8)[None] % 7
+    scores = fitted(tokens)
+    with steady.watched(fitted) as reads:
         x = torch.cat([torch.ones(99), torch.full((1,), 5.0)]).requires_grad_()
         reads.met(x[:99])
         assert reads.far() == 0
         reads.met(x)
         torch.autograd.backward(reads.far())
         assert x.grad is not None and x.grad.nonzero().tolist() == [[99]]
-        assert reads.noise(decoder, tokens, scores) > 0
-    assert torch.equal(decoder(tokens), scores)
+        assert reads.noise(fitted, tokens, scores) > 0
+    assert torch.equal(fitted(tokens), scores)
     assert steady.close(torch.tensor([[1.0, 0.0, 0.9], [1.0, 0.0, 0.5]])) > 0
     assert steady.close(torch.tensor([[1.0, 0.0, 0.5]])) == 0
 
@@ -163,18 +167,27 @@ def test_steps_give_the_bytes_of_chunks(model: q8.Model, known: tuple[Decoder, t
     assert all(read(size, vulkan) == whole for size in (1, 16, 32))
 
 
+@pytest.fixture(scope="module")
+def texts(known: tuple[Decoder, text.Tokenizer]) -> list[bench_tokens.Text]:
+    """A sample of those in docs/decoders.md, with the scores of float."""
+    return bench_tokens.with_scores(bench_tokens.held_out(known[1])[::40], bench_tokens.by_module(known[0]))
+
+
 @pytest.mark.parametrize(
     ("options", "least"),
     [({}, 0.98), ({"activations": "dynamic"}, 0.985), ({"precision": "int16"}, 0.99)],
     ids=["auto", "dynamic", "int16"],
 )
 def test_a_quantized_decoder_chooses_the_tokens_that_float_does(
-    options: dict[str, Any], least: float, known: tuple[Decoder, text.Tokenizer], vulkan: Device
+    options: dict[str, Any],
+    least: float,
+    model: q8.Model,
+    texts: list[bench_tokens.Text],
+    vulkan: Device,
 ) -> None:
     """Of 2,048 tokens of files that it was not trained on, a sample of those in docs/decoders.md: their share may be
     three standard errors lower. Perplexity stays within 1 %."""
-    quantized = generate.build(q8.Quantizer(**options), progress=False)[0]
-    texts = bench_tokens.with_scores(bench_tokens.held_out(known[1])[::40], bench_tokens.by_module(known[0]))
+    quantized = generate.build(q8.Quantizer(**options), progress=False)[0] if options else model
     with q8.Session(quantized.reshape((bench_tokens.CHUNK,), (bench_tokens.CHUNK,)), vulkan) as session:
         same, grown, _ = bench_tokens.compared(bench_tokens.by_session(session), texts)
     assert len(texts) == 4 and same >= least, same
