@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 
@@ -160,24 +161,35 @@ def test_one_key_without_a_part_leaves_zeros(device: Device) -> None:
         np.testing.assert_array_equal(session(x.numpy()), expected)
 
 
-SHAPES = {Encoder: (2, 13, 32), Weights: (2, 13, 32), Windows: (6, 9, 32), Causal: (2, 11, 16)}
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Encoder": (Encoder, (2, 13, 32)),
+    "Weights": (Weights, (2, 13, 32)),
+    "Windows": (Windows, (6, 9, 32)),
+    "Causal": (Causal, (2, 11, 16)),
+}
 
 
-@pytest.mark.parametrize("module", SHAPES)
-def test_torchs_attention_is_whole_int8(module: type[nn.Module], device: Device) -> None:
+@functools.cache
+def quantized(name: str) -> tuple[Tensor, torch.export.ExportedProgram, q8.Model]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        x = torch.randn(SHAPES[module])
+        module, shape = MODULES[name]
+        x = torch.randn(shape)
         program = q8.quantize(module().eval(), (x,), calibration=[x], quantizer=INT8, progress=False)
-    model = q8.compile(program)
+    return x, program, q8.compile(program)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_torchs_attention_is_whole_int8(name: str, device: Device) -> None:
+    x, program, model = quantized(name)
     report = model.report()
     assert report.float32 == {}, str(report)
     assert report.exact
     kinds = Counter(node.op for node in model.graph.nodes)
     assert kinds["q8ta_table"] == 0, "a factor before or behind a product is part of its rounding"
-    given = 1 if module is Weights else 0  # weights that are given out are an int8 tensor
+    given = 1 if name == "Weights" else 0  # weights that are given out are an int8 tensor
     assert (kinds["q8ta_softmax"], kinds["q8ta_matmul"]) == (given, 2 * given)
-    assert kinds["q8ta_attention"] == {Causal: 2, Weights: 0}.get(module, 1)
+    assert kinds["q8ta_attention"] == {"Causal": 2, "Weights": 0}.get(name, 1)
     expected = harness.flat(q8.Session(model, "reference")(x.numpy()))
     with q8.Session(model, device) as session:
         found = harness.flat(session(x.numpy()))

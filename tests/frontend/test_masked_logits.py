@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,7 @@ OTHERS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
 """What reads masked logits in float."""
 
 
+@functools.cache
 def made(form: Callable[[Any, Tensor, Tensor], Tensor]) -> tuple[nn.Module, q8.Model, tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
     modules = {"lin": nn.Linear(16, 8), "out": nn.Linear(8, 8), "conv": nn.Conv1d(16, 8, 3, padding=1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,17 +139,33 @@ ENDS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 """How networks end in an image, and whether all of it is in int8."""
 
 
+Compiled = tuple[q8.Model, Tensor, Any, Any]
+"""A model, its input, and what it and torch compute of it, on the host."""
+
+
+def compiled(module: nn.Module) -> Compiled:
+    """A module of the image, in int8."""
+    x = image()
+    model = q8.compile(q8.quantize(module, (x,), [x], quantizer=INT8, progress=False))
+    return model, x, q8.Session(model, "reference")(x), module(x).detach().numpy()
+
+
+@functools.cache
+def image_as_result(end: str, shuffled: bool) -> Compiled:
+    torch.manual_seed(1)
+    function, _ = ENDS[end]
+    layers = [nn.Conv2d(3, 12 if shuffled else 3, 3, padding=1), *([nn.PixelShuffle(2)] if shuffled else [])]
+    module = Plain(lambda s, x: function(s.net(x.float() / 255)), net=nn.Sequential(*layers)).eval()
+    return compiled(module)
+
+
 @pytest.mark.parametrize("shuffled", [False, True], ids=["a convolution", "a pixel_shuffle"])
 @pytest.mark.parametrize("end", ENDS)
 def test_an_image_as_result_is_rounded_once(end: str, shuffled: bool, device: Device) -> None:
     """A convolution gives bytes, which come back as they are. They differ from torch's by a step or two: what the
     convolution reads is rounded."""
-    torch.manual_seed(1)
-    function, exact = ENDS[end]
-    layers = [nn.Conv2d(3, 12 if shuffled else 3, 3, padding=1), *([nn.PixelShuffle(2)] if shuffled else [])]
-    module = Plain(lambda s, x: function(s.net(x.float() / 255)), net=nn.Sequential(*layers)).eval()
-    x = image()
-    model = q8.compile(q8.quantize(module, (x,), [x], quantizer=INT8, progress=False))
+    model, x, expected, wanted = image_as_result(end, shuffled)
+    exact = ENDS[end][1]
     report = model.report()
     assert report.exact == exact
     stored = model.graph.types[model.graph.outputs[0]]
@@ -159,10 +176,9 @@ def test_an_image_as_result_is_rounded_once(end: str, shuffled: bool, device: De
     with q8.Session(model, device) as session:
         found = session(x)
         assert session.program.outputs[0].size < 2 * found.size
-    wanted = module(x).numpy()
     assert found.dtype == np.uint8
     assert found.shape == wanted.shape
-    np.testing.assert_array_equal(found, q8.Session(model, "reference")(x.numpy()))
+    np.testing.assert_array_equal(found, expected)
     assert np.abs(found.astype(int) - wanted).max() <= 2
     assert len(np.unique(found)) > 50
 
@@ -181,10 +197,8 @@ BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """What puts an input of uint8 beside a result, or beside a constant."""
 
 
-@pytest.mark.parametrize("layer", [False, True], ids=["a result", "before a layer"])
-@pytest.mark.parametrize("name", BESIDE)
-def test_an_image_beside_other_bytes(name: str, layer: bool, device: Device) -> None:
-    """Bytes that are given are exact in the result. They were not taken beside computed ones, nor beside constants."""
+@functools.cache
+def image_beside(name: str, layer: bool) -> Compiled:
     torch.manual_seed(1)
 
     def forward(s: Any, x: Tensor) -> Any:
@@ -192,12 +206,17 @@ def test_an_image_beside_other_bytes(name: str, layer: bool, device: Device) -> 
         return s.mean(both.flatten(0, -4).float() / 255) if layer else both
 
     module = Plain(forward, conv=nn.Conv2d(3, 3, 3, padding=1), mean=nn.AvgPool2d(2)).eval()
-    x = image()
-    model = q8.compile(q8.quantize(module, (x,), [x], quantizer=INT8, progress=False))
+    return compiled(module)
+
+
+@pytest.mark.parametrize("layer", [False, True], ids=["a result", "before a layer"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_image_beside_other_bytes(name: str, layer: bool, device: Device) -> None:
+    """Bytes that are given are exact in the result. They were not taken beside computed ones, nor beside constants."""
+    model, x, expected, wanted = image_beside(name, layer)
     with q8.Session(model, device) as session:
         found = session(x)
-    np.testing.assert_array_equal(found, q8.Session(model, "reference")(x))
-    wanted = module(x).numpy()
+    np.testing.assert_array_equal(found, expected)
     assert found.dtype == wanted.dtype
     assert np.abs(found.astype(float) - wanted).max() <= (0.02 if layer else 2)
     assert layer or not model.report().float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,7 +37,8 @@ class Parts(nn.Module):
         return [linear(x).unflatten(-1, (4, -1)).softmax(-1) for linear in self.linears]
 
 
-def compiled(sizes: Sequence[int], rows: int, **options: Any) -> q8.Model:
+@functools.cache
+def compiled(sizes: tuple[int, ...], rows: int, **options: Any) -> q8.Model:
     x = data(rows, 64)
     quantizer = q8.Quantizer(**{"precision": "int8", "fit_weights": False, **options})
     return q8.compile(q8.quantize(Parts(sizes).eval(), (x,), [x, 0.7 * x], quantizer=quantizer, progress=False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,7 @@ class Projections(nn.Module):
         return result
 
 
+@functools.cache
 def graph_of(module: nn.Module, batch: int, rows: int, width: int = WIDTH) -> q8.Model:
     x, memory = data(batch, rows, width), data(batch, rows, width, seed=1)
     quantizer = q8.Quantizer(precision="int8", fit_weights=False)
@@ -87,9 +90,12 @@ def test_attention_reads_the_merged_result(module: nn.Module, batch: int, rows: 
     same(model, batch, rows, WIDTH, device)
 
 
+TURNED = Projections(turned=True)
+
+
 def test_heads_of_the_merged_result_are_moved_once(device: Device) -> None:
     """Rotary positions read matrices of heads: each linear's are a slice of all heads."""
-    model = graph_of(Projections(turned=True), 1, 16)
+    model = graph_of(TURNED, 1, 16)
     lowered = lower(model.graph, BASELINE)
     there, least = projections(model.graph, lowered)
     assert there == least < 3
@@ -99,7 +105,7 @@ def test_heads_of_the_merged_result_are_moved_once(device: Device) -> None:
 
 @pytest.mark.parametrize(("batch", "rows"), [(2, 16), (1, 15)], ids=["slices apart", "slices that are not aligned"])
 def test_heads_that_no_slice_holds_are_moved_one_by_one(batch: int, rows: int, device: Device) -> None:
-    model = graph_of(Projections(turned=True), batch, rows)
+    model = graph_of(TURNED, batch, rows)
     there, _ = projections(model.graph, lower(model.graph, BASELINE))
     assert there == 3
     same(model, batch, rows, WIDTH, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -83,12 +84,18 @@ AVERAGED: dict[str, Callable[[Any, Tensor], object]] = {
 }
 
 
+@functools.cache
+def averaging(name: str) -> tuple[nn.Module, list[Tensor], q8.Model]:
+    torch.manual_seed(0)
+    module = Plain(AVERAGED[name], a=conv(3, 8), b=conv(8, 4), c=conv(3, 8)).eval()
+    items = [data(1, 3, 12, 12, seed=seed) for seed in range(4)]
+    return module, items, q8.compile(q8.quantize(module, (items[0],), items, INT8, progress=False))
+
+
 @pytest.mark.parametrize("name", AVERAGED)
 def test_what_is_averaged_is_not_rounded_to_8_bits_first(name: str, device: Device) -> None:
     """Nor is the average that others are divided by."""
-    module = Plain(AVERAGED[name], a=conv(3, 8), b=conv(8, 4), c=conv(3, 8)).eval()
-    items = [data(1, 3, 12, 12, seed=seed) for seed in range(4)]
-    model = q8.compile(q8.quantize(module, (items[0],), items, INT8, progress=False))
+    module, items, model = averaging(name)
     assert model.report().exact
     assert model.report().int16 > 0
     noise, signal = 0.0, 0.0
