@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
 from tests import simulation
 from tests.harness import flat, parts
@@ -44,22 +45,39 @@ def check(
     module: nn.Module, inputs: Sequence[Tensor], device: Device, quantizer: Quantizer = INT8, islands: int = 0
 ) -> q8.Model:
     """Quantizes, compiles, runs; 0 mismatches with the reference, within a step of torch; returns the model."""
+    model = check_on_host(module, inputs, quantizer, islands)
+    check_on(device, model, inputs)
+    return model
+
+
+def check_on_host(
+    module: nn.Module, inputs: Sequence[Tensor], quantizer: Quantizer = INT8, islands: int = 0
+) -> q8.Model:
+    """Quantizes and compiles; the reference is within a step of torch; returns the model."""
     torch.manual_seed(0)
     module.eval()
     batches = [tuple(t * factor for t in inputs) for factor in (1.0, 0.7)]
     program = q8.quantize(module, tuple(inputs), calibration=batches, quantizer=quantizer, progress=False)
     model = q8.compile(program)
-    arrays = dict(zip(model.graph.inputs, (t.numpy() for t in inputs), strict=True))
+    for c in simulation.compare(program, model, arrays_of(model, inputs)):
+        assert c.holds, c
+    report = model.report()
+    assert len(report.islands) == islands, str(report)
+    return model
+
+
+def check_on(device: Device, model: q8.Model, inputs: Sequence[Tensor]) -> None:
+    """Runs a model on a device: 0 mismatches with the reference."""
+    arrays = arrays_of(model, inputs)
     with q8.Session(model, device) as session:
         found = session(**arrays)
     expected = q8.Session(model, "reference")(**arrays)
     for f, e in zip(flat(found), flat(expected), strict=True):
         assert int((f != e).sum()) == 0
-    for c in simulation.compare(program, model, arrays):
-        assert c.holds, c
-    report = model.report()
-    assert len(report.islands) == islands, str(report)
-    return model
+
+
+def arrays_of(model: q8.Model, inputs: Sequence[Tensor]) -> dict[str, Array]:
+    return dict(zip(model.graph.inputs, (t.numpy() for t in inputs), strict=True))
 
 
 def ops(model: q8.Model) -> list[str]:

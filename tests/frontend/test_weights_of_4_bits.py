@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from q8ta_wgpu.errors import GraphError, InputError
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.ir import bits
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import Plain, check, data, ops
+from tests.quantizing import Plain, check_on, check_on_host, data, ops
 
 BITS = q8.Quantizer(weights="int4", precision="int8")
 
@@ -45,22 +46,35 @@ def _mixed(seed: int) -> Tensor:
     return data(3, 6, 96, seed=seed) @ (data(96, 12, seed=0) @ data(12, 96, seed=99) / 8 + 0.1 * torch.eye(96))
 
 
+@functools.cache
+def linears(group: int, rows: int) -> q8.Model:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(200, 50), nn.ReLU(), nn.Linear(50, 12))
+    quantizer = q8.Quantizer(weights="int4", group=group, precision="int8")
+    return check_on_host(module, (data(rows, 200),), quantizer)
+
+
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_linears_of_any_rows_are_the_reference_and_a_step_from_torch(group: int, device: Device) -> None:
     """One row takes other kernels than many. The last group of an output has fewer inputs."""
-    for rows in ((1,), (40,)):
-        quantizer = q8.Quantizer(weights="int4", group=group, precision="int8")
-        module = nn.Sequential(nn.Linear(200, 50), nn.ReLU(), nn.Linear(50, 12))
-        model = check(module, (data(*rows, 200),), device, quantizer)
+    for rows in (1, 40):
+        model = linears(group, rows)
+        check_on(device, model, (data(rows, 200),))
         weight = next(a for name, a in model.graph.constants.items() if name.endswith("weight"))
         assert weight.shape == (50, -(-200 // group), 1 + group // 2)
         assert ops(model) == ["q8ta_linear", "q8ta_linear"]
 
 
+@functools.cache
+def block() -> q8.Model:
+    torch.manual_seed(0)
+    return check_on_host(Block(), (data(1, 9, 64),), q8.Quantizer(weights="int4"))
+
+
 def test_a_transformers_block_with_a_stream_of_16_bits(device: Device) -> None:
     """Linears of int16 read 4 bits, too. The file has half the bytes, and is the same when loaded."""
-    torch.manual_seed(0)
-    model = check(Block(), (data(1, 9, 64),), device, q8.Quantizer(weights="int4"))
+    model = block()
+    check_on(device, model, (data(1, 9, 64),))
     assert not model.report().float32
 
 
