@@ -36,9 +36,10 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def own_rule(op: Any) -> Callable[..., Any]:
-    """Our decomposition of an operator; the operator itself if there is none. torch asks no table about a composite
-    that it decomposes itself."""
-    rule: Callable[..., Any] = _OURS.get(op, op)
+    """Our decomposition of a composite, which torch decomposes itself and about which it asks no table; else the
+    operator itself."""
+    composite = isinstance(op, torch._ops.OpOverload) and op._can_decompose()
+    rule: Callable[..., Any] = _OURS.get(op, op) if composite else op
     return rule
 
 
