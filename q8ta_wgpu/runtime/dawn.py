@@ -65,7 +65,7 @@ class DawnRecorder(HandleRecorder):
         while not waited.completed:
             status = wait(self._instance, 1, waited, 0 if time.perf_counter() < blocking else _BLOCK)
             if status not in (self.api.lib.WGPUWaitStatus_Success, self.api.lib.WGPUWaitStatus_TimedOut):
-                raise RuntimeError(f"waiting for outputs failed with status {status}")
+                raise RuntimeError(f"waiting for a buffer failed with status {status}")
 
 
 class Dawn(Engine):

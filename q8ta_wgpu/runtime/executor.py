@@ -34,10 +34,6 @@ def _copied(number: int, words: Words) -> Words:
     return transfer.copied(words)
 
 
-def _filled(source: Words, words: Words) -> None:
-    transfer.copy(source.reshape(-1).view(np.uint32), words)
-
-
 class Run:
     """A submitted run. Take its `result` once, or `discard` it."""
 
@@ -188,7 +184,9 @@ class Executor:
 
     def run(self, inputs: Sequence[Words], read: Reader = _copied) -> list[Words]:
         """The result of a run on input words in port order."""
-        return self.submit([partial(_filled, words) for words in inputs], read).result()
+        return self.submit(
+            [partial(transfer.copy, words.reshape(-1).view(np.uint32)) for words in inputs], read
+        ).result()
 
     def submit(self, fills: Sequence[transfer.Fill], read: Reader = _copied) -> Run:
         """Writes inputs, in port order, and queues a run. What `fills` read may be changed when it returns. The run's
@@ -201,10 +199,6 @@ class Executor:
             staging, commands = self._runs.take()
             try:
                 recorder.write(staging, fills)
-            except BaseException:
-                self._runs.ahead.append((staging, commands))
-                raise
-            try:
                 recorder.submit(staging, commands)
                 # The next run is recorded while the device works on this one. But not at the first run: many programs
                 # run only once, and recorded commands must be submitted.

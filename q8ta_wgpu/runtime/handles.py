@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 import wgpu
-from numpy.typing import NDArray
 
+from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.recording import STAGING, Copy, Recorder, Staging, Step
-from q8ta_wgpu.runtime.transfer import Fill
 
 _UPLOAD: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.MAP_WRITE
 
 _TARGET: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 LARGE = 64 << 10
-"""Inputs of at least so many bytes are written to mapped memory, smaller ones by `write_buffer`. That copies once more,
-with one thread, to memory that is new at every call: 1 to 3 GB/s in Dawn, 10 in wgpu-native, of 25 possible beside an
-NVIDIA H100. A call of MobileNetV2 (588 KiB) took 0.65 ms by it, 0.45 by mapped memory."""
+"""Inputs of at least so many bytes together are written to mapped memory, smaller ones by `write_buffer`, which copies
+once more, with one thread, to memory that is new at every call: 1 to 3 GB/s in Dawn, 10 in wgpu-native, of 25 possible
+beside an NVIDIA H100. A call of MobileNetV2 (588 KiB) took 0.65 ms by it, 0.45 by mapped memory."""
 
 _SPIN = 5e-3
 """Seconds of polling before a wait blocks, on a GPU. After that the delay of blocking no longer matters."""
@@ -128,11 +127,12 @@ class HandleRecorder(Recorder):
         self._handles = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in steps]
 
     def staging(self, size: int) -> Staging:
-        """A new staging buffer of `size` bytes, and one for large inputs."""
+        """A new staging buffer of `size` bytes, and one for large inputs. Inputs that are too large for one buffer are
+        written to the queue."""
         outputs = self.device.create_buffer(size=size, usage=STAGING)
         taken = sum(size for _, size in self.inputs)
         upload = None
-        if taken >= self.large:
+        if self.large <= taken <= self.device.limits["max-buffer-size"]:
             upload = Mapped(self.device.create_buffer(size=taken, usage=_UPLOAD), self.api, self.mode)
         return HandleStaging(Mapped(outputs, self.api, self.mode), upload)
 
@@ -155,30 +155,33 @@ class HandleRecorder(Recorder):
             set_bind_group(handle, 0, group, 0, nothing)
             dispatch(handle, x, y, z)
 
-    def write(self, staging: Staging, fills: Sequence[Fill]) -> None:
+    def write(self, staging: Staging, fills: Sequence[transfer.Fill]) -> None:
         """Writes the inputs of the run that was recorded for `staging` and is submitted next. Large inputs are written
-        once, to mapped memory from which the run copies them."""
+        once, to mapped memory from which the run copies them. After an error, the staging can only be destroyed."""
         assert isinstance(staging, HandleStaging)
         if (upload := staging.upload) is None:
             super().write(staging, fills)
             return
         self._map(upload, self.api.lib.WGPUMapMode_Write, staging.submitted)
-        try:
-            address = self._safe.wgpuBufferGetMappedRange(upload.handle, 0, upload.size)
-            memory = np.frombuffer(self.api.ffi.buffer(address, upload.size), np.uint32)
-            first = 0
-            for (_, size), fill in zip(self.inputs, fills, strict=True):
-                fill(memory[first : first + size // 4])
-                first += size // 4
-        finally:
-            self._safe.wgpuBufferUnmap(upload.handle)
+        memory = np.frombuffer(self._range(upload, self._safe.wgpuBufferGetMappedRange), np.uint32)
+        first = 0
+        for (_, size), fill in zip(self.inputs, fills, strict=True):
+            fill(memory[first : first + size // 4])
+            first += size // 4
+        self._safe.wgpuBufferUnmap(upload.handle)
 
     def read(self, staging: Staging) -> Any:
         """Waits for a submitted run and returns its outputs, a buffer that is readable until `unmap`."""
         assert isinstance(staging, HandleStaging)
         self._map(staging.outputs, self.api.lib.WGPUMapMode_Read, staging.submitted)
-        address = self._safe.wgpuBufferGetConstMappedRange(staging.outputs.handle, 0, staging.size)
-        return self.api.ffi.buffer(address, staging.size)
+        return self._range(staging.outputs, self._safe.wgpuBufferGetConstMappedRange)
+
+    def _range(self, mapped: Mapped, get: Any) -> Any:
+        """The memory of a mapped buffer. Raises RuntimeError if it is gone, as of a device that was lost meanwhile."""
+        address = get(mapped.handle, 0, mapped.size)
+        if address == self.api.ffi.NULL:
+            raise RuntimeError("a mapped buffer has no memory: the device was lost")
+        return self.api.ffi.buffer(address, mapped.size)
 
     def _map(self, mapped: Mapped, mode: int, submitted: Any) -> None:
         """Maps a whole buffer after a submission. Raises an error unless the answer was success."""
@@ -206,10 +209,6 @@ class HandleRecorder(Recorder):
         self._safe.wgpuBufferUnmap(staging.outputs.handle)
 
 
-def _copied(source: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
-    words[:] = source
-
-
 def works(form: type[Recorder], device: Any) -> bool:
     """Whether a form of recorder works on a device: it writes a few words and reads them back, twice by the same
     buffers. It may not if this version of the package has other private names."""
@@ -225,7 +224,7 @@ def works(form: type[Recorder], device: Any) -> bool:
         for turn in range(2):
             wanted = np.arange(turn, turn + 4, dtype=np.uint32)
             commands = trial.record(staging)
-            trial.write(staging, [partial(_copied, wanted)])
+            trial.write(staging, [partial(transfer.copy, wanted)])
             trial.submit(staging, commands)
             found = bytes(trial.read(staging))
             trial.unmap(staging)

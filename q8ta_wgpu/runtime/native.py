@@ -109,12 +109,13 @@ class NativeRecorder(HandleRecorder):
             self._poll(self._handle, False, nothing)
         if mapped.answers:
             return
-        self._poll(self._handle, True, submitted)
+        # A buffer that no run used yet has no submission: all work is waited for.
+        self._poll(self._handle, True, nothing if submitted is None else submitted)
         # The work is done. If another thread's poll received the mapping, that thread is about to call back.
         limit = time.perf_counter() + _HANDOVER
         while not mapped.answers:
             if time.perf_counter() > limit:
-                raise wgpu.GPUError("the device finished its work, but did not hand over its outputs")
+                raise wgpu.GPUError("the device finished its work, but did not hand over a buffer")
             self._poll(self._handle, False, nothing)
             time.sleep(0)
 

@@ -159,25 +159,41 @@ def as_array(name: str, value: Any, what: str = "input") -> Array:
 
 def fills(ports: Sequence[Port], values: Mapping[str, Array]) -> list[transfer.Fill]:
     """What writes each input port's words, in their order. Values are arrays as users give them, or as graphs store
-    them (`Graph.stored`)."""
-    return [partial(_fill, port, values[port.name]) for port in ports]
+    them (`Graph.stored`). In layouts whose words lie in the order of the array's elements, each element is written
+    once, where it belongs; for other layouts the words are made here."""
+    return [_fill_of(port, values[port.name]) for port in ports]
 
 
-def _fill(port: Port, array: Array, words: NDArray[np.uint32]) -> None:
-    """Writes an array to a port's words. In layouts whose words lie in the order of the array's elements, each element
-    is written once, where it belongs."""
+def _fill_of(port: Port, array: Array) -> transfer.Fill:
     if port.dtype not in RANGES:
-        transfer.copy(array, words.view(array.dtype).reshape(array.shape))
-        return
-    layout = _LAYOUTS[port.layout]
-    operation: transfer.Operation = _plus_128 if array.dtype == np.uint8 else np.copyto
-    target = unpack(words, array.shape, layout, DTYPES[port.dtype])
-    if np.may_share_memory(target, words):
-        transfer.copy(array, target.view(array.dtype), operation)
+        return partial(_fill_rows, array)
+    if _in_order(port):
+        return partial(_fill_elements, port, array)
+    stored = np.empty(array.shape, DTYPES[port.dtype])
+    _store(array, stored)
+    return partial(transfer.copy, pack(stored, _LAYOUTS[port.layout]))
+
+
+def _in_order(port: Port) -> bool:
+    """Whether a port's words lie in the order of its elements, but for padding."""
+    words = np.empty(port.size // 4, np.uint32)
+    return np.may_share_memory(unpack(words, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]), words)
+
+
+def _fill_rows(array: Array, words: NDArray[np.uint32]) -> None:
+    transfer.copy(array, words.view(array.dtype).reshape(array.shape))
+
+
+def _fill_elements(port: Port, array: Array, words: NDArray[np.uint32]) -> None:
+    _store(array, unpack(words, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]))
+
+
+def _store(array: Array, target: Array) -> None:
+    """Writes what `Graph.stored` makes of an array. Bools are cast, since their bytes may be other than 0 and 1."""
+    if array.dtype == np.uint8:
+        transfer.copy(array, target.view(np.uint8), _plus_128)
     else:
-        stored = np.empty(array.shape, DTYPES[port.dtype])
-        operation(stored.view(array.dtype), array)
-        transfer.copy(pack(stored, layout), words)
+        transfer.copy(array, target)
 
 
 def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:

@@ -59,11 +59,11 @@ def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch)
     assert ended
 
 
-def _two_inputs() -> Model:
+def _two_inputs(first: tuple[int, ...] = SHAPE, second: tuple[int, ...] = SHAPE) -> Model:
     graph = Graph(inputs=["a", "b"], outputs=["y", "z"])
-    for name, output in (("a", "y"), ("b", "z")):
-        graph.types |= {name: TensorType(SHAPE), f"q{name}": TensorType(SHAPE, INT8X4, QParams(0.05, 3))}
-        graph.types[output] = TensorType(SHAPE)
+    for name, output, shape in (("a", "y", first), ("b", "z", second)):
+        graph.types |= {name: TensorType(shape), f"q{name}": TensorType(shape, INT8X4, QParams(0.05, 3))}
+        graph.types[output] = TensorType(shape)
         graph.nodes.append(Node("quantize", (name,), f"q{name}", {"lo": -128, "hi": 127}))
         graph.nodes.append(Node("dequantize", (f"q{name}",), output))
     return Model(graph, Structure({"tuple": [0, 1]}))
@@ -97,7 +97,8 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     stream.close()
     for item, wanted in zip(items, expected, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
-    assert all(isinstance(staging, HandleStaging) and staging.upload for staging in executor._runs.idle)
+    used = executor._runs.idle
+    assert used and all(isinstance(staging, HandleStaging) and staging.upload for staging in used)
 
 
 @pytest.mark.parametrize("fault", ["raises", "writes nothing"])
@@ -115,27 +116,50 @@ def test_without_a_way_to_write_the_public_one_is_taken(
     assert Device(vulkan.wgpu).recorder is Recorder
 
 
-def test_an_input_that_cannot_be_read_changes_nothing(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt while inputs are written: the next call takes the same buffers, and gives its own results."""
+@pytest.mark.parametrize("where", ["before mapping", "in the callback", "while writing"])
+def test_an_interrupt_while_inputs_are_written(
+    where: str, session: q8.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next calls give their own results, and closing does not submit what was interrupted."""
     items = _items(2)
     with q8.Session(session.model, "reference") as reference:
         expected = [reference(*item) for item in items]
     for _ in range(2):  # from the second one, the next run is recorded ahead
         np.testing.assert_array_equal(session(*items[0]), expected[0])
     executor = session._runner.executor
-    assert executor is not None
+    assert executor is not None and isinstance(executor._recorder, HandleRecorder)
     before = executor._runs.most
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(transfer, "copy", interrupted)
+    if where == "before mapping":
+        monkeypatch.setattr(executor._recorder, "_wait", interrupted)
+    elif where == "in the callback":
+        monkeypatch.setattr(executor._recorder.api, "from_c_string_view", interrupted)
+    else:
+        monkeypatch.setattr(transfer, "copy", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session(*items[1])
     monkeypatch.undo()
-    for item, wanted in zip(items, expected, strict=True):
+    for item, wanted in zip(items * 2, expected * 2, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
     assert executor._runs.most == before
+    session.close()
+
+
+@pytest.mark.parametrize("shapes", [((1, 3, 101, 67), (2, 5, 61, 37)), ((1, 1, 33331), (1,)), ((1,), (1, 3, 201, 107))])
+def test_inputs_of_odd_sizes_share_an_upload(shapes: tuple[tuple[int, ...], tuple[int, ...]], vulkan: Device) -> None:
+    rng = np.random.default_rng(0)
+    items = [tuple(rng.normal(0, 1, shape).astype("f4") for shape in shapes) for _ in range(5)]
+    model = _two_inputs(*shapes)
+    with q8.Session(model, vulkan) as session, q8.Session(model, "reference") as reference:
+        for found, item in zip(session.run_many(items), items, strict=True):
+            for y, wanted in zip(found, reference(*item), strict=True):
+                np.testing.assert_array_equal(y, wanted)
+        assert session._runner.executor is not None
+        staging = session._runner.executor._runs.idle[0]
+        assert isinstance(staging, HandleStaging) and staging.upload
 
 
 def test_closing_frees_the_uploads(session: q8.Session) -> None:
@@ -169,15 +193,17 @@ def test_a_lost_device_under_large_inputs(name: str, swiftshader: Device, monkey
 def test_inputs_are_written_as_layouts_have_them(
     shape: tuple[int, ...], layout: Layout, dtype: type[np.generic]
 ) -> None:
-    """Twice to the same words, whose padding stays 0: as bytes of uint8 minus 128, of bools as 0 and 1."""
+    """Twice to the same words, whose padding stays 0: uint8 minus 128, bools as 0 and 1, also those of other bytes."""
     stored = INT16X4 if dtype is np.int16 else INT8X4
     size = TensorType(shape, stored, QParams(1.0, 0, stored)).stored_bytes(layout)
     port = Port("x", shape, stored, layout.short, ("slot", 0), size)
     words = np.zeros(size // 4, np.uint32)
     for seed in range(2):
-        x = np.random.default_rng(seed).integers(0, 2 if dtype is np.bool_ else 127, shape).astype(dtype)
+        x = np.random.default_rng(seed).integers(0, 127, shape)
+        x = (x % 3).astype(np.uint8).view(np.bool_) if dtype is np.bool_ else x.astype(dtype)
         as_stored = (x ^ np.uint8(128)).view(np.int8) if dtype is np.uint8 else x.astype(DTYPES[stored])
+        if dtype is np.bool_:
+            assert as_stored.max() == 1
         (fill,) = inputs.fills([port], {"x": x})
         fill(words)
         np.testing.assert_array_equal(words, pack(as_stored, layout))
-        np.testing.assert_array_equal(words, inputs.words([port], {"x": as_stored})[0])
