@@ -39,13 +39,17 @@ COMMANDS = set(re.findall(r"^    ([\w-]+)(?: |$)", parser().format_help(), re.MU
 each_page = pytest.mark.parametrize("page", PAGES)
 
 
+def prose_of(page: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", PAGES[page].read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def code(page: str) -> list[str]:
     """The code of a page: lines of blocks without their comments, and spans."""
     text = PAGES[page].read_text(encoding="utf-8")
     blocks = re.findall(r"^```.*?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [re.sub(r"\s# .*", "", line) for block in blocks for line in block.splitlines()]
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose))]
+    return [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose_of(page)))]
 
 
 def exists(name: str, page: str) -> bool:
@@ -59,6 +63,12 @@ def exists(name: str, page: str) -> bool:
 def test_links(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page].read_text(encoding="utf-8"))
     assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
+
+
+@each_page
+def test_headings_are_there_once(page: str) -> None:
+    headings = re.findall(r"^#+ .*", prose_of(page), re.MULTILINE)
+    assert [heading for heading in set(headings) if headings.count(heading) > 1] == []
 
 
 def test_faults() -> None:
