@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, Mapped
 from q8ta_wgpu.runtime.locks import ProcessLock
-from q8ta_wgpu.runtime.recording import Copy, Staging, Step
+from q8ta_wgpu.runtime.recording import Staging
 
 _SYNCHRONIZED = "implicit-device-synchronization"
 """Dawn's feature that lets several threads use a device."""
@@ -38,20 +38,13 @@ _BLOCK = 100_000_000
 class DawnRecorder(HandleRecorder):
     """Recording by Dawn's functions. Dawn reports errors of recorded commands when the encoder finishes."""
 
-    def __init__(
-        self,
-        device: Any,
-        steps: Sequence[Step],
-        copies: Sequence[Copy],
-        spins: bool,
-        inputs: Sequence[tuple[Any, int]] = (),
-    ) -> None:
+    def _prepare(self) -> None:
         from wgpudawn.backends.dawn import _api as api
 
         self.api = api
         # Called in `_wait` by the waiting thread: it processes no other thread's events.
         self.mode = api.lib.WGPUCallbackMode_WaitAnyOnly
-        super().__init__(device, steps, copies, spins, inputs)
+        super()._prepare()
         self._instance = api.get_wgpu_instance()
 
     def submit(self, staging: Staging, commands: Any) -> None:

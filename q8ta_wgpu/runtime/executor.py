@@ -194,7 +194,8 @@ class Executor:
         recorder = self._recorder
         with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
             self.check_open()
-            self._check_alive(fills)
+            if not fills:  # writing raises an error of its own
+                self._check_alive()
             self._compile_in_sight()
             staging, commands = self._runs.take()
             try:
@@ -233,14 +234,14 @@ class Executor:
 
     def upload(self, inputs: Sequence[Words]) -> None:
         """Writes input words to the buffers of the input ports, for runs that are no calls."""
-        self._check_alive(inputs)
+        if not inputs:
+            self._check_alive()
         for port, words in zip(self.program.inputs, inputs, strict=True):
             self.device.wgpu.queue.write_buffer(self.buffer(port.buffer), 0, words)
 
-    def _check_alive(self, inputs: Sequence[Any]) -> None:
-        """Raises DeviceError for a lost device where nothing is written, since submitting to it would end the process.
-        Writing raises an error of its own."""
-        if not inputs and not self.device.alive:
+    def _check_alive(self) -> None:
+        """Raises DeviceError for a lost device, since submitting to it would end the process."""
+        if not self.device.alive:
             raise DeviceError(f"{self.device.name} was lost: open another session")
 
     def _read(self, staging: Staging, read: Reader) -> list[Words]:

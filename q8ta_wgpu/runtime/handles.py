@@ -15,7 +15,7 @@ import numpy as np
 import wgpu
 
 from q8ta_wgpu.runtime import transfer
-from q8ta_wgpu.runtime.recording import STAGING, Copy, Recorder, Staging, Step
+from q8ta_wgpu.runtime.recording import STAGING, Recorder, Staging
 
 _UPLOAD: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.MAP_WRITE
 
@@ -106,15 +106,8 @@ class HandleRecorder(Recorder):
     mode: int
     large = LARGE
 
-    def __init__(
-        self,
-        device: Any,
-        steps: Sequence[Step],
-        copies: Sequence[Copy],
-        spins: bool,
-        inputs: Sequence[tuple[Any, int]] = (),
-    ) -> None:
-        super().__init__(device, steps, copies, spins, inputs)
+    def _prepare(self) -> None:
+        """Takes the engine's functions and handles from `api`, which a subclass has set."""
         lib = self.api.lib
         self._safe = self.api.libf
         self._calls = (
@@ -122,9 +115,9 @@ class HandleRecorder(Recorder):
             lib.wgpuComputePassEncoderSetBindGroup,
             lib.wgpuComputePassEncoderDispatchWorkgroups,
         )
-        self._queue = device.queue._internal
+        self._queue = self.device.queue._internal
         self._commands = self.api.ffi.new("WGPUCommandBuffer[]", 1)
-        self._handles = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in steps]
+        self._handles = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in self.steps]
 
     def staging(self, size: int) -> Staging:
         """A new staging buffer of `size` bytes, and one for large inputs. Inputs that are too large for one buffer are

@@ -17,7 +17,7 @@ import wgpu
 from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, Mapped
 from q8ta_wgpu.runtime.locks import ProcessLock
-from q8ta_wgpu.runtime.recording import Copy, Staging, Step
+from q8ta_wgpu.runtime.recording import Staging
 from q8ta_wgpu.runtime.transfer import processors
 
 _HANDOVER = 10.0
@@ -69,21 +69,14 @@ class NativeRecorder(HandleRecorder):
     """Recording by wgpu-native's functions. It polls from the calling thread, since wgpu-py's way of waiting costs an
     empty submission and two thread switches."""
 
-    def __init__(
-        self,
-        device: Any,
-        steps: Sequence[Step],
-        copies: Sequence[Copy],
-        spins: bool,
-        inputs: Sequence[tuple[Any, int]] = (),
-    ) -> None:
+    def _prepare(self) -> None:
         from wgpu.backends.wgpu_native import _api as api
 
         self.api, lib = api, api.lib
         self.mode = lib.WGPUCallbackMode_AllowProcessEvents
-        super().__init__(device, steps, copies, spins, inputs)
+        super()._prepare()
         self._errors = api.error_handler
-        self._poll, self._handle = lib.wgpuDevicePoll, device._internal
+        self._poll, self._handle = lib.wgpuDevicePoll, self.device._internal
         # A type that cffi has parsed already: parsing another one takes 10 to 50 ms.
         self._index = api.ffi.typeof(lib.wgpuDevicePoll).args[2]
 

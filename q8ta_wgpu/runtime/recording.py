@@ -94,6 +94,10 @@ class Recorder:
         self.copies = copies
         self.spins = spins
         self.inputs = inputs
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Looks up what an engine's form of it needs."""
 
     def staging(self, size: int) -> Staging:
         """A new staging buffer of `size` bytes."""
@@ -112,7 +116,7 @@ class Recorder:
         return encoder.finish()
 
     def _copy_inputs(self, encoder: Any, staging: Staging) -> None:
-        """Records what a run does before its dispatches."""
+        """Records the copies of inputs that are written to buffers of `staging`. Here they are written to the queue."""
 
     def _dispatch(self, compute: Any) -> None:
         dispatch_steps(compute, self.steps)
