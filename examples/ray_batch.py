@@ -1,6 +1,6 @@
 """Batch inference over many processes with Ray: each actor holds one session, all read one model file.
 
-python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 8] [--device nvidia#0 --device nvidia#1]
+python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 16] [--device nvidia#0 --device nvidia#1]
 
 The model takes one input of shape (batch, ...); the actors need numpy, wgpu and safetensors, and no torch. Ray starts
 an actor that died again and repeats its call, so that no batch is lost and none comes twice.
@@ -40,12 +40,13 @@ class Worker:
 
 
 def computed(
-    path: str, rows: np.ndarray, devices: Sequence[Any], worker: type[Worker] = Worker, call: int = 8
+    path: str, rows: np.ndarray, devices: Sequence[Any], worker: type[Worker] = Worker, call: int = 16
 ) -> tuple[np.ndarray, float]:
     """The results of all rows, in order, by an actor for each device, and the seconds of the actors' calls.
 
-    An actor holds a `worker`, and computes `call` batches in a call. The rows are copied to Ray's shared memory first,
-    where actors read them in place. The last batch is filled up, and cut again.
+    An actor holds a `worker`, and computes up to `call` batches in a call: fewer of few rows, so that all actors get
+    two calls. The rows are copied to Ray's shared memory first, where actors read them in place. The last batch is
+    filled up, and cut again.
     """
     ((_, taken),) = q8.load(path).inputs.items()
     size = taken.shape[0]
@@ -57,6 +58,7 @@ def computed(
     actors: list[Any] = [actor.remote(path, device) for device in devices]
     ray.get([each.warm.remote(filled[:size]) for each in actors])
     shared = ray.put(filled)
+    call = min(call, -(-len(filled) // (size * 2 * len(actors))))
     start = time.perf_counter()
     ends = [(first, min(first + call * size, len(filled))) for first in range(0, len(filled), call * size)]
     # Each actor is there twice, for two calls at a time.
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) 
     parser = argparse.ArgumentParser(prog="python -m examples.ray_batch", description=__doc__)
     parser.add_argument("model", help="a .q8ta file of one input and one output")
     parser.add_argument("--rows", type=int, default=64, help="random rows that are computed")
-    parser.add_argument("--call", type=int, default=8, help="batches of one call of an actor")
+    parser.add_argument("--call", type=int, default=16, help="most batches of one call of an actor")
     parser.add_argument(
         "--device", action="append", help="as Session takes it, once for each actor (default: 2 actors)"
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
+import weakref
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -23,8 +26,14 @@ def processors() -> int:
 
 
 _THREADS = min(8, processors())
-_PIECE = 2 << 20
+_PIECE = 1 << 20
 """Least bytes for a thread, since handing a piece over takes some 50 us."""
+
+_REUSED = 1 << 20
+"""Least bytes of an array whose memory `Reused` keeps. C libraries keep that of smaller ones themselves."""
+
+_KEPT = 4
+"""Arrays of one size whose memory `Reused` keeps at most."""
 
 
 @functools.cache
@@ -51,17 +60,59 @@ def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.c
         operation(target, source)
         return
     ends = [source.shape[axis] * i // pieces for i in range(pieces + 1)]
-    slices = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
-    copies = [_pool().submit(operation, target[piece], source[piece]) for piece in slices]
+    first, *others = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+    copies: list[Future[Any]] = []
     try:
+        for piece in others:
+            copies.append(_pool().submit(operation, target[piece], source[piece]))
+        operation(target[first], source[first])
         for each in copies:
             each.result()
     finally:
         wait(copies)
 
 
-def copied(source: NDArray[Any], operation: Operation = np.copyto) -> NDArray[Any]:
-    """A new array in row-major order, with what an elementwise operation makes of another one's contents."""
-    found = np.empty(source.shape, source.dtype)
+class Reused:
+    """New arrays, in the memory of earlier ones that nothing refers to any more.
+
+    The kernel clears memory that is new to a process, page by page, when it is first written. For a large result that
+    takes longer than the copy. Several threads may use it.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, deque[memoryview]] = {}
+        self._closed = False
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array with arbitrary contents, as `np.empty`. Large ones do not own their memory."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size < _REUSED:
+            return np.empty(shape, dtype)
+        free = self._free.setdefault(size, deque(maxlen=_KEPT))
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = np.empty(size, np.uint8).data
+        owner: NDArray[Any] = np.frombuffer(memory, np.uint8)  # the base of all views of it
+        weakref.finalize(owner, self._give_back, free, memory).atexit = False
+        array: NDArray[Any] = owner.view(dtype).reshape(shape)
+        return array
+
+    def _give_back(self, free: deque[memoryview], memory: memoryview) -> None:
+        if not self._closed:
+            free.append(memory)
+
+    def close(self) -> None:
+        """Frees the memory that no array uses now, and the rest when its arrays end."""
+        self._closed = True
+        self._free.clear()
+
+
+def copied(
+    source: NDArray[Any], operation: Operation = np.copyto, empty: Callable[..., NDArray[Any]] = np.empty
+) -> NDArray[Any]:
+    """A new array in row-major order, with what an elementwise operation makes of another one's contents. `empty` makes
+    it from a shape and a dtype."""
+    found = empty(source.shape, source.dtype)
     copy(source, found, operation)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -204,12 +204,15 @@ def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
     return found
 
 
-def from_words(port: Port, found: Array, as_bytes: bool = False) -> Array:
-    """A new array with what the words of a port hold. `as_bytes`: of int8 plus 128, as uint8."""
+def from_words(port: Port, found: Array, as_bytes: bool = False, empty: Callable[..., Array] = np.empty) -> Array:
+    """A new array with what the words of a port hold. `as_bytes`: of int8 plus 128, as uint8. `empty` makes the array
+    from a shape and a dtype."""
     if port.dtype not in RANGES:
-        return transfer.copied(found.reshape(port.shape))
+        return transfer.copied(found.reshape(port.shape), empty=empty)
     stored = unpack(found, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype])
-    return transfer.copied(stored.view(np.uint8), _plus_128) if as_bytes else transfer.copied(stored)
+    if as_bytes:
+        return transfer.copied(stored.view(np.uint8), _plus_128, empty)
+    return transfer.copied(stored, empty=empty)
 
 
 def _plus_128(target: Array, source: Array) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import INT8X4, Array
 from q8ta_wgpu.model.row_indices import RowIndices
+from q8ta_wgpu.runtime.transfer import Reused
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.opened import Opened
 from q8ta_wgpu.session.state import SessionState
@@ -46,6 +47,7 @@ class Runner:
         self._model = model
         self._lock = threading.Lock()
         self._closed = False
+        self._results = Reused()
         self.opened = Opened(model.graph, device, layouts, tune, sharing.executor if sharing else None)
         self.executor: Executor | None = self.opened.executor
         ports = [port for port, _ in self.opened.program.states] if self.executor else ()
@@ -84,7 +86,7 @@ class Runner:
         """The array of an output's words."""
         port = self.opened.program.outputs[number]
         as_bytes = self._model.structure.gives_bytes(number, port.dtype == INT8X4)
-        return inputs.from_words(port, words, as_bytes)
+        return inputs.from_words(port, words, as_bytes, self._results.empty)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[Any] | None) -> Binding:
         """Binds the model to resources of the device, as `Session.bind`."""
@@ -113,4 +115,5 @@ class Runner:
         with self._lock:
             if self.executor is not None and not self._closed:
                 self.executor.close()
+            self._results.close()
             self._closed = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Protocol
@@ -64,6 +66,23 @@ class Computed:
         """Does nothing: no run is in flight."""
 
 
+class ReadApart:
+    """A run in flight whose result is taken by a thread of its session, as soon as the device has finished it."""
+
+    def __init__(self, run: Pending, reader: ThreadPoolExecutor) -> None:
+        self._run = run
+        self._future = reader.submit(run.result)
+
+    def result(self) -> Any:
+        """What the run computed."""
+        return self._future.result()
+
+    def discard(self) -> None:
+        """Drops the result."""
+        if self._future.cancel():
+            self._run.discard()
+
+
 def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
     """`Session.run_many` over several sessions on different adapters. They take items in turns.
 
@@ -84,7 +103,7 @@ def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
         DeviceError: a device fails, likewise.
     """
     try:
-        iterator, turns = iter(items), cycle(sessions)
+        iterator = iter(items)
     except TypeError as error:
         raise InputError(f"run_many takes an iterable of inputs, found {type(items).__name__}") from error
     if not sessions:
@@ -94,7 +113,25 @@ def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
             f"the model keeps {', '.join(states)} from call to call, and each session its own: give all items of a "
             "sequence to one session, session.run_many(items)"
         )
-    return stream(iterator, lambda item: next(turns)._begin(*inputs.arguments(item)), IN_FLIGHT * len(sessions))
+    if len(sessions) == 1:
+        return stream(iterator, lambda item: sessions[0]._begin(*inputs.arguments(item)))
+    return _in_turns(sessions, iterator)
+
+
+def _in_turns(sessions: Sequence[Starts], items: Iterator[Any]) -> Iterator[Any]:
+    """A stream over several sessions. This thread writes their inputs; each session has a thread that reads its
+    results, since the copies of both would take one thread longer than the devices."""
+    with ExitStack() as stack:
+        readers = [ThreadPoolExecutor(1, "q8ta-read") for _ in sessions]
+        for reader in readers:  # whoever leaves early does not wait for runs in flight
+            stack.callback(reader.shutdown, wait=False)
+        turns = cycle(zip(sessions, readers, strict=True))
+
+        def start(item: Any) -> Pending:
+            session, reader = next(turns)
+            return ReadApart(session._begin(*inputs.arguments(item)), reader)
+
+        yield from stream(items, start, IN_FLIGHT * len(sessions))
 
 
 def stream(items: Iterator[Any], start: Callable[[Any], Pending], in_flight: int = IN_FLIGHT) -> Iterator[Any]:

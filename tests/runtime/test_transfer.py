@@ -42,6 +42,19 @@ def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.Monke
     assert found.flags.c_contiguous and not np.shares_memory(found, padded)
 
 
+def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
+    memory = transfer.Reused()
+    shape = (3, transfer._REUSED // 4)
+    first, second = memory.empty(shape, np.float32), memory.empty(shape, np.float32)
+    assert first.shape == shape and first.dtype == np.float32 and not np.shares_memory(first, second)
+    place, kept = first.ctypes.data, second[1:, ::2].view(np.int32)
+    del first, second
+    third, fourth = memory.empty((3 * transfer._REUSED,), np.int8), memory.empty(shape, np.float32)
+    assert third.ctypes.data == place, "of other shape and dtype, but as many bytes"
+    assert not np.shares_memory(fourth, kept), "a view refers to it"
+    assert memory.empty((5,), np.float32).flags.owndata, "small ones are the C library's"
+
+
 def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
@@ -99,6 +112,25 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
         np.testing.assert_array_equal(session(*item), wanted)
     used = executor._runs.idle
     assert used and all(isinstance(staging, HandleStaging) and staging.upload for staging in used)
+
+
+def test_memory_of_results_is_freed_with_their_session(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_THREADS", 1)  # a thread that copied lets go of its array a little later
+    item = _items(1)[0]
+    kept = session(*item)[0]
+    assert kept.nbytes >= transfer._REUSED
+    expected = kept.copy()
+    places = {y.ctypes.data for y in session(*item)}
+    for _ in range(3):
+        assert places == {y.ctypes.data for y in session(*item)}, "the memory of the last results"
+    np.testing.assert_array_equal(kept, expected)
+    results = session._runner._results
+    assert [len(free) for free in results._free.values()] == [2]
+    session.close()
+    assert not results._free
+    np.testing.assert_array_equal(kept, expected)
+    del kept
+    assert not results._free, "what ends later is freed, too"
 
 
 @pytest.mark.parametrize("fault", ["raises", "writes nothing"])

@@ -15,7 +15,7 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.native import NativeRecorder
-from q8ta_wgpu.runtime.recording import Recorder
+from q8ta_wgpu.runtime.recording import Recorder, Staging
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import IN_FLIGHT
 from tests.session.streams import EXPECTED, INPUTS, MODEL
@@ -50,6 +50,28 @@ def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> N
         assert [ref() for ref in held] == [None] * (IN_FLIGHT + 1)
     finally:
         gc.enable()
+
+
+def test_two_streams_at_a_time_make_their_buffers_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where both begin and end again and again: new buffers take longer than a run."""
+    with Session(MODEL, vulkan) as opened:
+        assert opened._runner.executor is not None
+        runs = opened._runner.executor._runs
+        made = 0
+
+        def counted(new: Callable[[], Staging] = runs._new) -> Staging:
+            nonlocal made
+            made += 1
+            return new()
+
+        monkeypatch.setattr(runs, "_new", counted)
+        needed = 0
+        for _ in range(3):
+            for *found, expected in zip(opened.run_many(INPUTS), opened.run_many(INPUTS), EXPECTED, strict=True):
+                for outputs in found:
+                    same_bytes(outputs, expected)
+            needed = needed or made
+            assert made == needed > IN_FLIGHT
 
 
 @pytest.mark.parametrize("form", [NativeRecorder, Recorder])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -95,6 +97,39 @@ def test_several_sessions_take_turns(vulkan: Device, monkeypatch: pytest.MonkeyP
             next(results)
     with pytest.raises(InputError, match="at least one session"):
         q8.run_many([], INPUTS)
+
+
+def test_results_of_several_sessions_are_read_by_threads_of_theirs(
+    vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread would copy the results of all devices one after the other."""
+    readers = set()
+    with Session(MODEL, vulkan) as one, Session(MODEL, "wgpu-native:opengl") as other:
+        for opened in (one, other):
+            executor = opened._runner.executor
+            assert executor is not None
+
+            def noted(*given: Any, name: str = opened.name, read: Any = executor._read) -> Any:
+                readers.add((name, threading.current_thread().name.rpartition("_")[0]))
+                return read(*given)
+
+            monkeypatch.setattr(executor, "_read", noted)
+        assert len(list(q8.run_many([one, other], INPUTS))) == len(INPUTS)
+        assert readers == {(one.name, "q8ta-read"), (other.name, "q8ta-read")}
+
+
+def test_whoever_leaves_several_sessions_early_gives_back_what_was_held(vulkan: Device) -> None:
+    with Session(MODEL, vulkan) as one, Session(MODEL, vulkan) as other:
+        results = cast("Generator[Any]", q8.run_many([one, other], INPUTS))
+        same_bytes(next(results), EXPECTED[0])
+        results.close()
+        for opened in (one, other):
+            executor = opened._runner.executor
+            assert executor is not None
+            limit = time.monotonic() + 10
+            while len(executor._runs.idle) + len(executor._runs.ahead) < executor._runs._held:
+                assert time.monotonic() < limit, "a run in flight was not given back"
+            same_bytes(opened(INPUTS[1]), EXPECTED[1])
 
 
 def test_items_are_taken_as_they_are_needed(session: Session) -> None:
