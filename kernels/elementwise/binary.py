@@ -118,6 +118,7 @@ def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: T
             ("norm", "activation") if summed else ("norm", "addend", "activation"),
             reads_int16=True,
             gives_int16=True,
+            by_element=True,
         ),
         reads=reads_same_place,
         cases=(

@@ -131,7 +131,7 @@ def _op(
         kernels=(flat.kernel(name, files, ("a", "b"), _params, integers=_of_integers(name) if integers else ()),),
         aten=aten,
         onnx=binary_calls.ONNX.get(name, {}),
-        int8=Arithmetic(_lower(function, int16), reads_int16=int16 is not None, gives_int16=True),
+        int8=Arithmetic(_lower(function, int16), reads_int16=int16 is not None, gives_int16=True, by_element=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
         tolerance=tolerance,

@@ -181,7 +181,7 @@ OPS = (
             "aten.masked_fill.Tensor": _import_masked_fill,
         },
         onnx={"Where": by_aten("aten.where.self", "condition", "self", "other"), "ThresholdedRelu": _onnx_thresholded},
-        int8=Arithmetic(_lower, reads_int16=True, gives_int16=True),
+        int8=Arithmetic(_lower, reads_int16=True, gives_int16=True, by_element=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
     ),

@@ -11,7 +11,7 @@ from collections import defaultdict
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Graph
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise
+from q8ta_wgpu.ir.int8 import works_by_element
 from q8ta_wgpu.passes.plan.regions import kind_of
 
 Taken = dict[str, bool]
@@ -25,9 +25,9 @@ def taken_elements(graph: Graph) -> dict[str, Taken]:
     found: dict[str, Taken] = {}
     read = defaultdict[str, list[Taken | None]](list, {name: [None] for name in graph.outputs})
     for node in reversed(graph.nodes):
-        taken = _any_of(read[node.output]) if isinstance(kind_of(node), Arithmetic | Elementwise) else None
+        taken = _any_of(read[node.output]) if works_by_element(kind_of(node)) else None
         shape = graph.types[node.output].shape
-        if taken and np.broadcast_shapes(shape, *(graph.types[bools].shape for bools in taken)) == shape:
+        if taken and all(np.broadcast_shapes(shape, graph.types[bools].shape) == shape for bools in taken):
             found[node.output] = taken
         for position, name in enumerate(node.inputs):
             chooses = node.op == "where" and position > 0

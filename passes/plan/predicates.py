@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise
+from q8ta_wgpu.ir.int8 import works_by_element
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
@@ -76,7 +76,7 @@ class Predicates:
             return None if source is None else self.moved(node, source)
         if node.op == "cat":
             return self._cat(node)
-        if not _is_pointwise(node):
+        if not works_by_element(kind_of(node)):
             return None
         tables = [table for table in map(self.table, node.inputs) if table is not None]
         predicates = union(*tables)
@@ -172,12 +172,6 @@ def _is_bool(table: TruthTable) -> bool:
     if not table.predicates:
         return bool(np.isin(table.values[0], (0, 1)).all())
     return [value.reshape(-1).tolist() for value in table.values] in ([[0], [1]], [[1], [0]])
-
-
-def _is_pointwise(node: Node) -> bool:
-    """Whether an operator works element by element."""
-    kind = kind_of(node)
-    return isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and len(node.inputs) > 1)
 
 
 def _result(graph: Graph, node: Node, values: Sequence[Array]) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Graph, Node
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise
+from q8ta_wgpu.ir.int8 import works_by_element
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import infer
@@ -152,7 +152,6 @@ def trials(rewriter: Rewriter, positions: Mapping[str, int], end: Node) -> Itera
 
 def _can_be_tried(graph: Graph, node: Node) -> bool:
     """Whether a node of floats works element by element, reduces, or views or expands."""
-    kind = OPS[node.op].int8
-    pointwise = isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and len(node.inputs) == 2)
+    pointwise = works_by_element(OPS[node.op].int8) and len(node.inputs) < 3
     floats = all(graph.types[name].dtype == FLOAT32 for name in (node.output, *node.inputs[:2]))
     return (pointwise or node.op in (*_REDUCTIONS, *_NORMS, *_SPREADS)) and floats

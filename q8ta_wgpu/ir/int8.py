@@ -217,11 +217,13 @@ class Arithmetic(Widths):
     Attributes:
         fusible: what else joins before rounding where only this operator feeds it, in this order.
         fine: positions of operands that are read in 16 bits: few numbers, by which many are multiplied.
+        by_element: whether an element of the result is computed from one element of each operand, those at its place.
     """
 
     lower: ToInt8
     fusible: tuple[Fusible, ...] = ()
     fine: tuple[int, ...] = ()
+    by_element: bool = False
 
 
 @dataclass(frozen=True)
@@ -271,3 +273,8 @@ class Monotonic(_AnyWidth):
 Int8 = (
     WeightedSum | Normalization | PRelu | Rowwise | Arithmetic | Product | Recurrent | Elementwise | Moves | Monotonic
 )
+
+
+def works_by_element(kind: Int8 | None) -> bool:
+    """Whether an operator computes each element from those of its operands at the same place, broadcast."""
+    return isinstance(kind, Elementwise) or (isinstance(kind, Arithmetic) and kind.by_element)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
@@ -26,6 +27,14 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "bools behind": (lambda x: (s := x.sqrt(), torch.where(x > 0, s, 0.0))[1], 28),
     "two choices": (lambda x: torch.where(x > 0, s := x.sqrt(), -x) + torch.where(x > 1, s, x.clamp(max=1)), 28),
     "nested": (lambda x: torch.where(x < 1, torch.where(x > 0, x.sqrt(), 0.0), 1.0), 28),
+    "sizes": (
+        lambda x: (
+            torch.where(x > 0, (s := x[:, :1, :1, :1].exp()), x) + torch.where(x[..., :3] > 0, s, 0.0).sum(-1, True)
+        ),
+        22,
+    ),
+    "an average": (lambda x: torch.where(x < 0, x * F.avg_pool2d((2 * x).exp(), 3, 1, 1), 0.0), 28),
+    "an average of rows": (lambda x: torch.where((s := x[:, :, 0]) < 0, s * x.exp().mean(-1), 0.0)[..., None], 28),
     "rows": (lambda x: torch.where(x[:, :1] > 0, x[:, :1].sqrt() * torch.ones(8, 1, 1), 0.0), 28),
 }
 
