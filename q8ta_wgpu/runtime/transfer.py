@@ -10,10 +10,11 @@ import functools
 import itertools
 import math
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,36 @@ Operation = Callable[[NDArray[Any], NDArray[Any]], Any]
 """Writes its first argument from its second, elementwise: np.copyto, for example."""
 
 
+class _Work:
+    """An operation on pieces of an array. A piece may be handed to a thread without a future that says so: where an
+    interrupt, or no memory for another thread, ends the call that hands it over."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._changed = threading.Condition()
+        self._running = 0
+        self._ended = False
+
+    def do(self, target: NDArray[Any], source: NDArray[Any]) -> None:
+        """Computes a piece, unless the work has ended."""
+        with self._changed:
+            if self._ended:
+                return
+            self._running += 1
+        try:
+            self._operation(target, source)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Waits for pieces that are being computed. No others are computed from now on."""
+        with self._changed:
+            self._ended = True
+            self._changed.wait_for(lambda: not self._running)
+
+
 def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.copyto) -> None:
     """Copies an array to another one of the same dtype and shape by an elementwise operation. Both may have any
     strides.
@@ -61,15 +92,14 @@ def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.c
         return
     ends = [source.shape[axis] * i // pieces for i in range(pieces + 1)]
     first, *others = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
-    copies: list[Future[Any]] = []
+    work = _Work(operation)
     try:
-        for piece in others:
-            copies.append(_pool().submit(operation, target[piece], source[piece]))
+        copies = [_pool().submit(work.do, target[piece], source[piece]) for piece in others]
         operation(target[first], source[first])
         for each in copies:
             each.result()
     finally:
-        wait(copies)
+        work.end()
 
 
 class Reused:

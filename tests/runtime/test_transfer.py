@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Iterator
-from typing import cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -56,11 +58,13 @@ def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
 
 
 def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = []
+    begun, ended = threading.Event(), []
 
     def copyto(target: np.ndarray, source: np.ndarray) -> None:
         if source[0]:
+            begun.wait(5)
             raise KeyboardInterrupt
+        begun.set()
         time.sleep(0.2)
         ended.append(True)
 
@@ -70,6 +74,40 @@ def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(KeyboardInterrupt):
         transfer.copy(source, np.empty_like(source), copyto)
     assert ended
+
+
+@pytest.mark.parametrize("handed", [0, 1])
+def test_pieces_that_no_future_knows_are_not_written_later(handed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads cannot be started, or an interrupt comes, once a piece is in the pool's queue."""
+    freed, late = threading.Event(), []
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        time.sleep(0.05)
+        target[0] = 1
+        late.append(freed.is_set())
+
+    with ThreadPoolExecutor(1) as pool:
+
+        class Pool:
+            left = handed
+
+            def submit(self, *call: Any) -> Future[Any]:
+                future = pool.submit(*call)
+                if not self.left:
+                    raise RuntimeError("can't start new thread")
+                self.left -= 1
+                return future
+
+        if not handed:
+            pool.submit(freed.wait, 5)  # the piece waits in the queue
+        faulty = Pool()
+        monkeypatch.setattr(transfer, "_THREADS", 3)
+        monkeypatch.setattr(transfer, "_pool", lambda: faulty)
+        source, memory = np.zeros(3 * transfer._PIECE, np.uint8), np.zeros(3 * transfer._PIECE, np.uint8)
+        with pytest.raises(RuntimeError, match="new thread"):
+            transfer.copy(source, memory, copyto)
+        freed.set()
+    assert True not in late
 
 
 def _two_inputs(first: tuple[int, ...] = SHAPE, second: tuple[int, ...] = SHAPE) -> Model:
