@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.bytes_as_int8 import store
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.ir.size import Dynamic
 
@@ -308,10 +309,12 @@ class Graph:
         return np.dtype(np.uint8 if name in self.uint8 else DTYPES[self.types[name].dtype])
 
     def stored(self, name: str, array: Array) -> Array:
-        """An input's array as the graph stores it: uint8 minus 128 as int8, bools as 0 and 1."""
-        if name in self.bools:
-            return array.astype(np.int8)
-        return (array ^ np.uint8(128)).view(np.int8) if name in self.uint8 else array
+        """An input's array as the graph stores it."""
+        if name not in self.bools | self.uint8:
+            return array
+        found = np.empty(array.shape, np.int8)
+        store(found, array)
+        return found
 
     def described(self, name: str) -> str:
         """Name, dtype and shape of an input or output for messages; `any` for a batch of any size."""

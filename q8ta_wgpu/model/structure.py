@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.bytes_as_int8 import give
 
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64")
 
@@ -69,7 +70,8 @@ class Structure:
 def as_bytes(stored: Any) -> Any:
     """Converts int8 to uint8 by adding 128, in place."""
     found = stored.view(np.uint8)
-    return np.bitwise_xor(found, 128, out=found)
+    give(found, stored)
+    return found
 
 
 def _encode(nested: Any) -> Any:

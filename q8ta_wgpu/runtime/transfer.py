@@ -80,8 +80,7 @@ class _Work:
 
 
 def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.copyto) -> None:
-    """Copies an array to another one of the same dtype and shape by an elementwise operation. Both may have any
-    strides.
+    """Copies an array to another one of the same shape by an elementwise operation. Both may have any strides.
 
     All threads have ended when it returns or raises, so that the caller may free the memory.
     """

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import InputError, counted, shown
+from q8ta_wgpu.ir.bytes_as_int8 import give, store
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, RANGES, Array, Graph
 from q8ta_wgpu.ir.layout import Layout, Shape, pack, unpack
 from q8ta_wgpu.program.program import Port
@@ -170,7 +171,7 @@ def _fill_of(port: Port, array: Array) -> transfer.Fill:
     if _in_order(port):
         return partial(_fill_elements, port, array)
     stored = np.empty(array.shape, DTYPES[port.dtype])
-    _store(array, stored)
+    transfer.copy(array, stored, store)
     return partial(transfer.copy, pack(stored, _LAYOUTS[port.layout]))
 
 
@@ -185,15 +186,7 @@ def _fill_rows(array: Array, words: NDArray[np.uint32]) -> None:
 
 
 def _fill_elements(port: Port, array: Array, words: NDArray[np.uint32]) -> None:
-    _store(array, unpack(words, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]))
-
-
-def _store(array: Array, target: Array) -> None:
-    """Writes what `Graph.stored` makes of an array. Bools are cast, since their bytes may be other than 0 and 1."""
-    if array.dtype == np.uint8:
-        transfer.copy(array, target.view(np.uint8), _plus_128)
-    else:
-        transfer.copy(array, target)
+    transfer.copy(array, unpack(words, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]), store)
 
 
 def words(ports: Sequence[Port], values: Mapping[str, Array]) -> list[Array]:
@@ -211,9 +204,5 @@ def from_words(port: Port, found: Array, as_bytes: bool = False, empty: Callable
         return transfer.copied(found.reshape(port.shape), empty=empty)
     stored = unpack(found, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype])
     if as_bytes:
-        return transfer.copied(stored.view(np.uint8), _plus_128, empty)
+        return transfer.copied(stored.view(np.uint8), give, empty)
     return transfer.copied(stored, empty=empty)
-
-
-def _plus_128(target: Array, source: Array) -> None:
-    np.bitwise_xor(source, 128, out=target)
