@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -175,8 +176,9 @@ def _fill_of(port: Port, array: Array) -> transfer.Fill:
     return partial(transfer.copy, pack(stored, _LAYOUTS[port.layout]))
 
 
+@functools.lru_cache(maxsize=256)
 def _in_order(port: Port) -> bool:
-    """Whether a port's words lie in the order of its elements, but for padding."""
+    """Whether a port's words lie in the order of its elements, but for padding. Finding that out may copy all words."""
     words = np.empty(port.size // 4, np.uint32)
     return np.may_share_memory(unpack(words, port.shape, _LAYOUTS[port.layout], DTYPES[port.dtype]), words)
 

@@ -277,3 +277,15 @@ def test_inputs_are_written_as_layouts_have_them(
         (fill,) = inputs.fills([port], {"x": x})
         fill(words)
         np.testing.assert_array_equal(words, pack(as_stored, layout))
+
+
+def test_the_order_of_words_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as packing them where they are in another order."""
+    shape, layout = (1, 2, 9, 11), Layout.PACKED_INT8_4H4W
+    port = Port(
+        "x", shape, INT8X4, layout.short, ("slot", 0), TensorType(shape, INT8X4, QParams(1.0, 0)).stored_bytes(layout)
+    )
+    x = np.zeros(shape, np.int8)
+    inputs.fills([port], {"x": x})
+    monkeypatch.delattr(inputs, "unpack")
+    inputs.fills([port], {"x": x})
