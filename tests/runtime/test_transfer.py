@@ -232,12 +232,52 @@ def test_inputs_of_odd_sizes_share_an_upload(shapes: tuple[tuple[int, ...], tupl
         assert isinstance(staging, HandleStaging) and staging.upload
 
 
-def test_closing_frees_the_uploads(session: q8.Session) -> None:
-    session(*_items(1)[0])
+def test_inputs_beyond_the_limit_of_a_buffer_are_written_to_the_queue(session: q8.Session) -> None:
+    (item,) = _items(1)
+    executor = session._runner.executor
+    assert executor is not None and executor._runs.idle
+    wgpu_device, size = executor.device.wgpu, sum(x.nbytes for x in item)
+
+    class Limited:
+        def __init__(self, size: int) -> None:
+            self.limits = {"max-buffer-size": size}
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(wgpu_device, name)
+
+    recorder = executor._recorder
+    assert isinstance(recorder, HandleRecorder)
+    for limit, is_mapped in ((size, True), (size - 1, False)):
+        recorder.device = Limited(limit)
+        with executor.device.lock:
+            executor._runs.drop(executor._runs.idle.pop())
+            executor._runs.idle.append(executor._runs._new())
+        used = executor._runs.idle[0]
+        assert isinstance(used, HandleStaging) and (used.upload is not None) == is_mapped
+    with q8.Session(session.model, "reference") as reference:
+        np.testing.assert_array_equal(session(*item), reference(*item))
+    assert executor._runs.idle == [used]
+
+
+def test_closing_frees_the_uploads(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        session(*_items(1)[0])
     executor = session._runner.executor
     assert executor is not None
     assert executor.memory.staging == executor._runs.most * sum(4 * x.size for x in (*_items(1)[0], *_items(1)[0]))
+    held = [*executor._runs.idle, *(staging for staging, _ in executor._runs.ahead)]
+    uploads = [staging.upload.buffer for staging in held if isinstance(staging, HandleStaging) and staging.upload]
+    destroyed: list[object] = []
+    kind = type(uploads[0])
+    destroy = kind.destroy
+
+    def noted(buffer: object) -> None:
+        destroyed.append(buffer)
+        destroy(buffer)
+
+    monkeypatch.setattr(kind, "destroy", noted)
     session.close()
+    assert len(uploads) == len(held) == executor._runs.most and set(map(id, uploads)) <= set(map(id, destroyed))
     assert not executor._runs.idle and not executor._runs.ahead
     with pytest.raises(q8.InputError, match="closed"):
         session(*_items(1)[0])
