@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,8 @@ Operation = Callable[[NDArray[Any], NDArray[Any]], Any]
 
 
 class _Work:
-    """An operation on pieces of an array. A piece may be handed to a thread without a future that says so: where an
-    interrupt, or no memory for another thread, ends the call that hands it over."""
+    """An operation on pieces of an array. A thread may have a piece that no future stands for: where an error or an
+    interrupt ends the call that hands it over."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -79,6 +79,18 @@ class _Work:
             self._changed.wait_for(lambda: not self._running)
 
 
+def _handed_over(work: _Work, target: NDArray[Any], source: NDArray[Any]) -> Future[None]:
+    """A piece of work in another thread; in this one where no thread begins any more: Python is ending, but for threads
+    like this one, or the system has no more of them."""
+    try:
+        return _pool().submit(work.do, target, source)
+    except RuntimeError:
+        work.do(target, source)
+        done = Future[None]()
+        done.set_result(None)
+        return done
+
+
 def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.copyto) -> None:
     """Copies an array to another one of the same shape by an elementwise operation. Both may have any strides.
 
@@ -93,7 +105,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.c
     first, *others = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
     work = _Work(operation)
     try:
-        copies = [_pool().submit(work.do, target[piece], source[piece]) for piece in others]
+        copies = [_handed_over(work, target[piece], source[piece]) for piece in others]
         operation(target[first], source[first])
         for each in copies:
             each.result()

@@ -1,11 +1,8 @@
-"""Large inputs and outputs: copied in pieces, uploaded through memory of our own, used again in turn."""
+"""Large inputs: written to mapped memory that runs copy from, and that is used again in turn."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
@@ -25,89 +22,6 @@ from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session import inputs
 
 SHAPE = (1, 3, 640, 641)
-
-
-@pytest.mark.parametrize("size", [0, 1, 7, transfer._PIECE, 5 * transfer._PIECE + 3])
-def test_copies_are_equal(size: int) -> None:
-    source = np.random.default_rng(size).integers(0, 255, size, dtype=np.uint8)
-    np.testing.assert_array_equal(transfer.copied(source), source)
-
-
-@pytest.mark.parametrize("shape", [(), (3, 5), (9, 2, 1024, 300), (1, 2, 1024, 3000), (2, 2, 3, 600_000)])
-def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows without their padding, and axes in another order, as results lie in mapped memory."""
-    monkeypatch.setattr(transfer, "_THREADS", 4)
-    padded = np.random.default_rng(0).integers(0, 255, (*shape[:-1], shape[-1] + 2) if shape else (), dtype=np.uint8)
-    source = padded[..., :-2].swapaxes(-1, -2) if shape else padded
-    found = transfer.copied(source)
-    np.testing.assert_array_equal(found, source)
-    assert found.flags.c_contiguous and not np.shares_memory(found, padded)
-
-
-def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
-    memory = transfer.Reused()
-    shape = (3, transfer._REUSED // 4)
-    first, second = memory.empty(shape, np.float32), memory.empty(shape, np.float32)
-    assert first.shape == shape and first.dtype == np.float32 and not np.shares_memory(first, second)
-    place, kept = first.ctypes.data, second[1:, ::2].view(np.int32)
-    del first, second
-    third, fourth = memory.empty((3 * transfer._REUSED,), np.int8), memory.empty(shape, np.float32)
-    assert third.ctypes.data == place, "of other shape and dtype, but as many bytes"
-    assert not np.shares_memory(fourth, kept), "a view refers to it"
-    assert memory.empty((5,), np.float32).flags.owndata, "small ones are the C library's"
-
-
-def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, ended = threading.Event(), []
-
-    def copyto(target: np.ndarray, source: np.ndarray) -> None:
-        if source[0]:
-            begun.wait(5)
-            raise KeyboardInterrupt
-        begun.set()
-        time.sleep(0.2)
-        ended.append(True)
-
-    source = np.zeros(2 * transfer._PIECE, np.uint8)
-    source[0] = 1
-    monkeypatch.setattr(transfer, "_THREADS", 2)
-    with pytest.raises(KeyboardInterrupt):
-        transfer.copy(source, np.empty_like(source), copyto)
-    assert ended
-
-
-@pytest.mark.parametrize("handed", [0, 1])
-def test_pieces_that_no_future_knows_are_not_written_later(handed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads cannot be started, or an interrupt comes, once a piece is in the pool's queue."""
-    freed, late = threading.Event(), []
-
-    def copyto(target: np.ndarray, source: np.ndarray) -> None:
-        time.sleep(0.05)
-        target[0] = 1
-        late.append(freed.is_set())
-
-    with ThreadPoolExecutor(1) as pool:
-
-        class Pool:
-            left = handed
-
-            def submit(self, *call: Any) -> Future[Any]:
-                future = pool.submit(*call)
-                if not self.left:
-                    raise RuntimeError("can't start new thread")
-                self.left -= 1
-                return future
-
-        if not handed:
-            pool.submit(freed.wait, 5)  # the piece waits in the queue
-        faulty = Pool()
-        monkeypatch.setattr(transfer, "_THREADS", 3)
-        monkeypatch.setattr(transfer, "_pool", lambda: faulty)
-        source, memory = np.zeros(3 * transfer._PIECE, np.uint8), np.zeros(3 * transfer._PIECE, np.uint8)
-        with pytest.raises(RuntimeError, match="new thread"):
-            transfer.copy(source, memory, copyto)
-        freed.set()
-    assert True not in late
 
 
 def _two_inputs(first: tuple[int, ...] = SHAPE, second: tuple[int, ...] = SHAPE) -> Model:

@@ -1,0 +1,107 @@
+"""Copies of large arrays, in pieces by several threads, and the memory that results are copied to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from q8ta_wgpu.runtime import transfer
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, transfer._PIECE, 5 * transfer._PIECE + 3])
+def test_copies_are_equal(size: int) -> None:
+    source = np.random.default_rng(size).integers(0, 255, size, dtype=np.uint8)
+    np.testing.assert_array_equal(transfer.copied(source), source)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 5), (9, 2, 1024, 300), (1, 2, 1024, 3000), (2, 2, 3, 600_000)])
+def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without their padding, and axes in another order, as results lie in mapped memory."""
+    monkeypatch.setattr(transfer, "_THREADS", 4)
+    padded = np.random.default_rng(0).integers(0, 255, (*shape[:-1], shape[-1] + 2) if shape else (), dtype=np.uint8)
+    source = padded[..., :-2].swapaxes(-1, -2) if shape else padded
+    found = transfer.copied(source)
+    np.testing.assert_array_equal(found, source)
+    assert found.flags.c_contiguous and not np.shares_memory(found, padded)
+
+
+def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
+    memory = transfer.Reused()
+    shape = (3, transfer._REUSED // 4)
+    first, second = memory.empty(shape, np.float32), memory.empty(shape, np.float32)
+    assert first.shape == shape and first.dtype == np.float32 and not np.shares_memory(first, second)
+    place, kept = first.ctypes.data, second[1:, ::2].view(np.int32)
+    del first, second
+    third, fourth = memory.empty((3 * transfer._REUSED,), np.int8), memory.empty(shape, np.float32)
+    assert third.ctypes.data == place, "of other shape and dtype, but as many bytes"
+    assert not np.shares_memory(fourth, kept), "a view refers to it"
+    assert memory.empty((5,), np.float32).flags.owndata, "small ones are the C library's"
+
+
+def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), []
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        if source[0]:
+            begun.wait(5)
+            raise KeyboardInterrupt
+        begun.set()
+        time.sleep(0.2)
+        ended.append(True)
+
+    source = np.zeros(2 * transfer._PIECE, np.uint8)
+    source[0] = 1
+    monkeypatch.setattr(transfer, "_THREADS", 2)
+    with pytest.raises(KeyboardInterrupt):
+        transfer.copy(source, np.empty_like(source), copyto)
+    assert ended
+
+
+class _Faulty:
+    """A pool of which a submission ends with an error once the piece is in its queue, as CPython's do."""
+
+    def __init__(self, pool: ThreadPoolExecutor, handed: int, error: BaseException) -> None:
+        self.pool, self.left, self.error = pool, handed, error
+
+    def submit(self, *call: Any) -> Future[Any]:
+        future = self.pool.submit(*call)
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return future
+
+
+@pytest.mark.parametrize("handed", [0, 1])
+def test_pieces_that_no_future_stands_for_are_not_written_later(handed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed, late = threading.Event(), []
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        time.sleep(0.05)
+        late.append(freed.is_set())
+
+    source = np.zeros(3 * transfer._PIECE, np.uint8)
+    with ThreadPoolExecutor(1) as pool:
+        if not handed:
+            pool.submit(freed.wait, 5)  # the piece waits in the queue
+        faulty = _Faulty(pool, handed, KeyboardInterrupt())
+        monkeypatch.setattr(transfer, "_THREADS", 3)
+        monkeypatch.setattr(transfer, "_pool", lambda: faulty)
+        with pytest.raises(KeyboardInterrupt):
+            transfer.copy(source, np.empty_like(source), copyto)
+        freed.set()
+    assert True not in late
+
+
+def test_without_another_thread_copies_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a thread that goes on when the main one has ended."""
+    source = np.random.default_rng(0).integers(0, 255, 5 * transfer._PIECE, dtype=np.uint8)
+    with ThreadPoolExecutor(1) as pool:
+        faulty = _Faulty(pool, 1, RuntimeError("cannot schedule new futures after interpreter shutdown"))
+        monkeypatch.setattr(transfer, "_THREADS", 4)
+        monkeypatch.setattr(transfer, "_pool", lambda: faulty)
+        np.testing.assert_array_equal(transfer.copied(source), source)
