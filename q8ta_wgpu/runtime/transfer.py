@@ -146,6 +146,8 @@ class Reused:
     def close(self) -> None:
         """Frees the memory that no array uses now, and the rest when its arrays end."""
         self._closed = True
+        for free in self._free.values():  # arrays that go on refer to them, too
+            free.clear()
         self._free.clear()
 
 

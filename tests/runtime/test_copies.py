@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -41,6 +42,20 @@ def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
     assert third.ctypes.data == place, "of other shape and dtype, but as many bytes"
     assert not np.shares_memory(fourth, kept), "a view refers to it"
     assert memory.empty((5,), np.float32).flags.owndata, "small ones are the C library's"
+
+
+def test_closing_frees_memory_of_results_also_while_one_is_held() -> None:
+    memory = transfer.Reused()
+    first, second = (memory.empty((transfer._REUSED,), np.int8) for _ in range(2))
+    place = weakref.ref(second.base)
+    (free,) = memory._free.values()
+    del second
+    assert place() is None and len(free) == 1
+    memory.close()
+    assert not free
+    first[:] = 1
+    del first
+    assert not free
 
 
 def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
