@@ -1,12 +1,17 @@
 """Rows a second of whole networks by one adapter and by all that are equal to it: `q8.run_many` over sessions of one
-process, and Ray's actors, one for each adapter (examples/ray_batch.py). Of the actors one is killed in a last run."""
+process, and Ray's actors, one for each adapter (examples/ray_batch.py). Of the actors one is killed in a last run.
+
+All results of one run are compared. Those of timed runs are dropped as they come: clearing new memory for gigabytes of
+results would be timed as well.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +30,17 @@ NETWORKS = ("resnet50_uint8", "demo_uint8")
 """Networks of uint8 images: copies of float32 ones take longer than the GPU."""
 
 BATCH = 32
-BATCHES = {"resnet50_uint8": 768, "demo_uint8": 192}
-"""Batches of a run, by network; of others as many as the fewest."""
+BATCHES = 32
+"""Batches of different rows."""
 
-STORE = 12 << 30
-"""Bytes of Ray's shared memory, for the rows and the results of a run. They are touched before anything is timed: new
-memory takes a process four times as long to write."""
+SECONDS = 2.0
+"""Least time of a run that is timed."""
+
+WARM = 0.5
+"""Seconds of runs before it: a GPU raises its clocks only under load."""
+
+STORE = 8 << 30
+"""Bytes of Ray's shared memory, for the rows and the results in flight. They are touched before anything is timed."""
 
 
 def adapters(options: Options) -> list[str]:
@@ -42,33 +52,73 @@ def adapters(options: Options) -> list[str]:
     return [title, *(other for other in titles() if other.rpartition("#")[0] == name and other != title)]
 
 
+Run = Callable[[int], Iterator[Array]]
+"""Yields the results of so many batches: of all rows, again and again."""
+
+
+def rate(run: Run) -> float:
+    """Rows a second."""
+    end = time.perf_counter() + WARM
+    while time.perf_counter() < end:
+        for _ in run(BATCHES):
+            pass
+    count = BATCHES
+    while True:
+        start = time.perf_counter()
+        for _ in run(count):
+            pass
+        seconds = time.perf_counter() - start
+        if seconds > SECONDS:
+            return count * BATCH / seconds
+        count *= 2
+
+
 def in_one_process(model: q8.Model, devices: Sequence[str], rows: Array) -> tuple[float, Array]:
-    """(seconds, results) of a run over a session for each device, after one that warms them up."""
+    """(rows a second, results of all rows) of `run_many` over a session for each device."""
     sessions = [q8.Session(model, device) for device in devices]
     batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
+
+    def run(count: int) -> Iterator[Array]:
+        return q8.run_many(sessions, islice(cycle(batches), count))
+
     try:
-        for _ in q8.run_many(sessions, batches[: 4 * len(sessions)]):
-            pass
-        start = time.perf_counter()
-        results = list(q8.run_many(sessions, batches))
-        return time.perf_counter() - start, np.concatenate(results)
+        return rate(run), np.concatenate(list(run(BATCHES)))
     finally:
         for session in sessions:
             session.close()
 
 
-def by_actors(model: q8.Model, devices: Sequence[str], rows: Array, dies: bool = False) -> tuple[float, Array]:
-    """(seconds, results) of Ray's actors, one for each device. With `dies`, the actor that meets the middle of the rows
-    first is killed once."""
-    from examples import ray_batch
+def by_actors(model: q8.Model, devices: Sequence[str], rows: Array) -> tuple[float, Array]:
+    """(rows a second, results of all rows) of Ray's actors, one for each device."""
+    import ray
+
+    from examples.ray_batch import in_order, parted, started
 
     with tempfile.TemporaryDirectory() as folder:
-        path, died = Path(folder) / "net.q8ta", Path(folder) / "died"
-        model.save(path)
-        worker = mortal(ray_batch.Worker, died, len(rows) // 2) if dies else ray_batch.Worker
-        results, seconds = ray_batch.computed(str(path), rows, devices, worker)
-        assert died.exists() == dies
-    return seconds, results
+        model.save(path := Path(folder) / "net.q8ta")
+        actors, shared = started(str(path), devices), ray.put(rows)
+    parts = parted(len(rows), BATCH, len(actors))
+
+    def run(count: int) -> Iterator[Array]:
+        return in_order(actors, shared, islice(cycle(parts), count * len(parts) // BATCHES), BATCH)
+
+    return rate(run), np.concatenate(list(run(BATCHES)))
+
+
+def one_is_killed(model: q8.Model, devices: Sequence[str], rows: Array) -> Array:
+    """The results of all rows of actors, of which the one that meets the middle of the rows first is killed once."""
+    import ray
+
+    from examples.ray_batch import Worker, in_order, parted, started
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(path := Path(folder) / "net.q8ta")
+        died = Path(folder) / "died"
+        actors = started(str(path), devices, mortal(Worker, died, len(rows) // 2))
+        parts = parted(len(rows), BATCH, len(actors), 1)
+        results = np.concatenate(list(in_order(actors, ray.put(rows), parts, BATCH)))
+        assert died.exists()
+    return results
 
 
 def mortal(worker: type[Worker], died: Path, middle: int) -> type[Worker]:
@@ -86,15 +136,11 @@ def mortal(worker: type[Worker], died: Path, middle: int) -> type[Worker]:
     return Mortal
 
 
-def random_rows(shape: tuple[int, ...], dtype: str) -> Array:
-    """Numbers of 0 to 1, or bytes."""
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, shape, np.uint8) if dtype == "uint8" else rng.random(shape, np.float32)
-
-
 def part_gpus(options: Options) -> None:
     """Prints the rows a second and whether all results are equal, for the networks of `--names` (needs ray)."""
     import ray
+
+    from examples.ray_batch import random_rows
 
     devices = adapters(options)
     os.environ.setdefault("RAY_preallocate_plasma_memory", "1")
@@ -103,19 +149,18 @@ def part_gpus(options: Options) -> None:
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()
         model = saved.reshape((BATCH, *taken.shape[1:]))
-        shape = (BATCHES.get(name, min(BATCHES.values())) * BATCH, *taken.shape[1:])
-        rows = random_rows(shape, str(taken.array_dtype))
+        rows = random_rows((BATCHES * BATCH, *taken.shape[1:]), taken.array_dtype)
         expected = np.empty(0)
-        for title, run in (("run_many", in_one_process), ("actors", by_actors)):
+        for title, by in (("run_many", in_one_process), ("actors", by_actors)):
             alone = 0.0
             for some in dict.fromkeys((tuple(devices[:1]), tuple(devices))):
-                seconds, results = run(model, some, rows)
-                alone = alone or seconds
+                each, results = by(model, some, rows)
+                alone = alone or each
                 expected = expected if expected.size else results
                 print(
-                    f"{name} b{BATCH} {title} over {len(some)}: {len(rows) / seconds:.0f} rows/s, "
-                    f"{alone / seconds:.2f} of one, same results: {np.array_equal(results, expected)}",
+                    f"{name} b{BATCH} {title} over {len(some)}: {each:.0f} rows/s, {each / alone:.2f} of one, "
+                    f"same results: {np.array_equal(results, expected)}",
                     flush=True,
                 )
-        seconds, results = by_actors(model, devices, rows, dies=True)
-        print(f"{name} b{BATCH} one actor killed: {seconds:.1f} s, same results: {np.array_equal(results, expected)}")
+        same = np.array_equal(one_is_killed(model, devices, rows), expected)
+        print(f"{name} b{BATCH} one actor killed, same results: {same}", flush=True)

@@ -1,6 +1,6 @@
 """Batch inference over many processes with Ray: each actor holds one session, all read one model file.
 
-python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 16] [--device nvidia#0 --device nvidia#1]
+python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 8] [--device nvidia#0 --device nvidia#1]
 
 The model takes one input of shape (batch, ...); the actors need numpy, wgpu and safetensors, and no torch. Ray starts
 an actor that died again and repeats its call, so that no batch is lost and none comes twice.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,9 @@ class Worker:
     def __init__(self, path: str, device: Any) -> None:
         self.session = q8.Session(q8.load(path), device)
 
-    def warm(self, batch: np.ndarray) -> None:
-        """Compiles what a call needs."""
-        self.session(batch)
+    def ready(self) -> bool:
+        """Whether the session is open, once this is answered."""
+        return True
 
     def run(self, rows: np.ndarray, first: int, last: int, size: int) -> list[np.ndarray]:
         """The results of batches of `size` rows, from row `first` to `last`. Uploads, runs and downloads of several
@@ -39,50 +39,60 @@ class Worker:
         return list(self.session.run_many(rows[i : i + size] for i in range(first, last, size)))
 
 
-def computed(
-    path: str, rows: np.ndarray, devices: Sequence[Any], worker: type[Worker] = Worker, call: int = 16
-) -> tuple[np.ndarray, float]:
-    """The results of all rows, in order, by an actor for each device, and the seconds of the actors' calls.
-
-    An actor holds a `worker`, and computes up to `call` batches in a call: fewer of few rows, so that all actors get
-    two calls. The rows are copied to Ray's shared memory first, where actors read them in place. The last batch is
-    filled up, and cut again.
-    """
-    ((_, taken),) = q8.load(path).inputs.items()
-    size = taken.shape[0]
-    if not len(rows):
-        raise ValueError("there are no rows to compute")
-    filled = np.concatenate([rows, np.zeros((-len(rows) % size, *rows.shape[1:]), rows.dtype)])
+def started(path: str, devices: Sequence[Any], worker: type[Worker] = Worker) -> list[Any]:
+    """An actor for each device, with its session open."""
     # Two calls at a time: one computes while the results of the other are copied to shared memory.
     actor = ray.remote(worker).options(max_restarts=-1, max_task_retries=-1, max_concurrency=2)
     actors: list[Any] = [actor.remote(path, device) for device in devices]
-    ray.get([each.warm.remote(filled[:size]) for each in actors])
-    shared = ray.put(filled)
-    call = min(call, -(-len(filled) // (size * 2 * len(actors))))
-    start = time.perf_counter()
-    ends = [(first, min(first + call * size, len(filled))) for first in range(0, len(filled), call * size)]
-    # Each actor is there twice, for two calls at a time.
-    results = list(ActorPool(actors * 2).map(lambda each, part: each.run.remote(shared, *part, size), ends))
-    seconds = time.perf_counter() - start
-    return np.concatenate([batch for batches in results for batch in batches])[: len(rows)], seconds
+    ray.get([each.ready.remote() for each in actors])
+    return actors
+
+
+def in_order(actors: Sequence[Any], shared: Any, parts: Iterable[tuple[int, int]], size: int) -> Iterator[np.ndarray]:
+    """Yields the results of batches of `size` rows, in order. A call of an actor computes one of `parts`, from a first
+    to a last row of an array in Ray's shared memory, where actors read it in place."""
+    pool = ActorPool([*actors, *actors])  # each is there twice, for two calls at a time
+    for batches in pool.map(lambda each, part: each.run.remote(shared, *part, size), list[Any](parts)):
+        yield from batches
+
+
+def parted(count: int, size: int, actors: int, call: int = 8) -> list[tuple[int, int]]:
+    """Parts of `count` rows, of up to `call` batches of `size` rows: fewer of few rows, so that all actors get two."""
+    step = size * min(call, -(-count // (size * 2 * actors)))
+    return [(first, min(first + step, count)) for first in range(0, count, step)]
+
+
+def random_rows(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Normally distributed floats, or bytes of all values."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, shape, np.uint8) if dtype == np.uint8 else rng.normal(0, 1, shape).astype(np.float32)
 
 
 def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) -> np.ndarray:
     parser = argparse.ArgumentParser(prog="python -m examples.ray_batch", description=__doc__)
     parser.add_argument("model", help="a .q8ta file of one input and one output")
     parser.add_argument("--rows", type=int, default=64, help="random rows that are computed")
-    parser.add_argument("--call", type=int, default=16, help="most batches of one call of an actor")
+    parser.add_argument("--call", type=int, default=8, help="most batches of one call of an actor")
     parser.add_argument(
         "--device", action="append", help="as Session takes it, once for each actor (default: 2 actors)"
     )
     options = parser.parse_args(arguments)
 
+    if min(options.rows, options.call) < 1:
+        parser.error("--rows and --call must be at least 1")
     ((_, taken),) = q8.load(options.model).inputs.items()
-    rows = np.random.default_rng(0).normal(0, 1, (options.rows, *taken.shape[1:])).astype(np.float32)
+    size = taken.shape[0]
+    count = -(-options.rows // size) * size  # the last batch is filled up, and cut again
+    rows = np.zeros((count, *taken.shape[1:]), taken.array_dtype)
+    rows[: options.rows] = random_rows((options.rows, *taken.shape[1:]), rows.dtype)
     devices = options.device or [None, None]
     ray.init(num_cpus=len(devices), include_dashboard=False)
     try:
-        results, seconds = computed(options.model, rows, devices, worker, options.call)
+        actors = started(options.model, devices, worker)
+        start = time.perf_counter()
+        parts = parted(count, size, len(actors), options.call)
+        results = np.concatenate(list(in_order(actors, ray.put(rows), parts, size)))[: options.rows]
+        seconds = time.perf_counter() - start
     finally:
         ray.shutdown()
     shape = f"{results.dtype} {results.shape[1:]}"

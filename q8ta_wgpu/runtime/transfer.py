@@ -33,8 +33,8 @@ _PIECE = 1 << 20
 _REUSED = 1 << 20
 """Least bytes of an array whose memory `Reused` keeps. C libraries keep that of smaller ones themselves."""
 
-_KEPT = 4
-"""Arrays of one size whose memory `Reused` keeps at most."""
+_KEPT = 256 << 20
+"""Bytes of arrays of one size whose memory `Reused` keeps at most, of 2 to 16 of them."""
 
 
 @functools.cache
@@ -127,28 +127,27 @@ class Reused:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array with arbitrary contents, as `np.empty`. Large ones do not own their memory."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        if size < _REUSED:
+        if size < _REUSED or self._closed:
             return np.empty(shape, dtype)
-        free = self._free.setdefault(size, deque(maxlen=_KEPT))
+        free = self._free.setdefault(size, deque(maxlen=max(2, min(16, _KEPT // size))))
         try:
             memory = free.pop()
         except IndexError:
             memory = np.empty(size, np.uint8).data
         owner: NDArray[Any] = np.frombuffer(memory, np.uint8)  # the base of all views of it
-        weakref.finalize(owner, self._give_back, free, memory).atexit = False
+        weakref.finalize(owner, _give_back, weakref.ref(free), memory).atexit = False
         array: NDArray[Any] = owner.view(dtype).reshape(shape)
         return array
-
-    def _give_back(self, free: deque[memoryview], memory: memoryview) -> None:
-        if not self._closed:
-            free.append(memory)
 
     def close(self) -> None:
         """Frees the memory that no array uses now, and the rest when its arrays end."""
         self._closed = True
-        for free in self._free.values():  # arrays that go on refer to them, too
-            free.clear()
         self._free.clear()
+
+
+def _give_back(kept: weakref.ref[deque[memoryview]], memory: memoryview) -> None:
+    if (free := kept()) is not None:
+        free.append(memory)
 
 
 def copied(

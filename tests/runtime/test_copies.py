@@ -44,18 +44,32 @@ def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
     assert memory.empty((5,), np.float32).flags.owndata, "small ones are the C library's"
 
 
-def test_closing_frees_memory_of_results_also_while_one_is_held() -> None:
+@pytest.mark.parametrize("how", ["closed", "dropped"])
+def test_memory_of_results_is_freed_with_its_owner_also_while_one_is_held(how: str) -> None:
     memory = transfer.Reused()
     first, second = (memory.empty((transfer._REUSED,), np.int8) for _ in range(2))
     place = weakref.ref(second.base)
-    (free,) = memory._free.values()
+    (free,) = map(weakref.ref, memory._free.values())
     del second
-    assert place() is None and len(free) == 1
-    memory.close()
-    assert not free
+    kept = free()
+    assert place() is None and kept is not None and len(kept) == 1
+    del kept
+    if how == "closed":
+        memory.close()
+        assert memory.empty((transfer._REUSED,), np.int8).flags.owndata
+    else:
+        del memory
+    assert free() is None
     first[:] = 1
     del first
-    assert not free
+
+
+@pytest.mark.parametrize(("size", "kept"), [(transfer._REUSED, 16), (40 << 20, 6), (200 << 20, 2)])
+def test_so_much_memory_of_results_is_kept(size: int, kept: int) -> None:
+    memory = transfer.Reused()
+    arrays = [memory.empty((size,), np.int8) for _ in range(20)]
+    del arrays
+    assert len(memory._free[size]) == kept
 
 
 def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
