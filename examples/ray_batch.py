@@ -65,7 +65,11 @@ def parted(count: int, size: int, actors: int, call: int = 8) -> list[tuple[int,
 def random_rows(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Normally distributed floats, or bytes of all values."""
     rng = np.random.default_rng(0)
-    return rng.integers(0, 256, shape, np.uint8) if dtype == np.uint8 else rng.normal(0, 1, shape).astype(np.float32)
+    return (
+        rng.integers(0, 256, shape, np.uint8)
+        if np.dtype(dtype) == np.uint8
+        else rng.normal(0, 1, shape).astype(np.float32)
+    )
 
 
 def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) -> np.ndarray:
