@@ -84,7 +84,10 @@ def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) 
 
     if min(options.rows, options.call) < 1:
         parser.error("--rows and --call must be at least 1")
-    ((_, taken),) = q8.load(options.model).inputs.items()
+    model = q8.load(options.model)
+    if (len(model.inputs), len(model.outputs)) != (1, 1):
+        parser.error(f"takes a model of one input and one output, found {model}")
+    (taken,) = model.inputs.values()
     size = taken.shape[0]
     count = -(-options.rows // size) * size  # the last batch is filled up, and cut again
     rows = np.zeros((count, *taken.shape[1:]), taken.array_dtype)

@@ -73,13 +73,13 @@ class HandleStaging(Staging):
 
     Attributes:
         outputs: the buffer for outputs.
-        upload: the buffer for inputs; None where they are written to the queue.
+        upload: the buffer for inputs, once a run was recorded; None where they are written to the queue.
     """
 
-    def __init__(self, outputs: Mapped, upload: Mapped | None) -> None:
+    def __init__(self, outputs: Mapped) -> None:
         super().__init__(outputs.buffer)
         self.outputs = outputs
-        self.upload = upload
+        self.upload: Mapped | None = None
 
     @property
     def bytes(self) -> int:
@@ -120,19 +120,18 @@ class HandleRecorder(Recorder):
         self._handles = [(pipeline._internal, group._internal, *grid) for pipeline, group, grid in self.steps]
 
     def staging(self, size: int) -> Staging:
-        """A new staging buffer of `size` bytes, and one for large inputs. Inputs that are too large for one buffer are
-        written to the queue."""
-        outputs = self.device.create_buffer(size=size, usage=STAGING)
-        taken = sum(size for _, size in self.inputs)
-        upload = None
-        if self.large <= taken <= self.device.limits["max-buffer-size"]:
-            upload = Mapped(self.device.create_buffer(size=taken, usage=_UPLOAD), self.api, self.mode)
-        return HandleStaging(Mapped(outputs, self.api, self.mode), upload)
+        """A new staging buffer of `size` bytes."""
+        return HandleStaging(Mapped(self.device.create_buffer(size=size, usage=STAGING), self.api, self.mode))
 
     def _copy_inputs(self, encoder: Any, staging: Staging) -> None:
+        """Records the copies of large inputs from a buffer that they are written to. Inputs that are too large for one
+        buffer are written to the queue."""
         assert isinstance(staging, HandleStaging)
-        if staging.upload is None:
+        taken = sum(size for _, size in self.inputs)
+        if not self.large <= taken <= self.device.limits["max-buffer-size"]:
             return
+        if staging.upload is None:  # not sooner: some sessions only bind
+            staging.upload = Mapped(self.device.create_buffer(size=taken, usage=_UPLOAD), self.api, self.mode)
         first = 0
         for buffer, size in self.inputs:
             encoder.copy_buffer_to_buffer(staging.upload.buffer, first, buffer, 0, size)
@@ -185,7 +184,8 @@ class HandleRecorder(Recorder):
             mapped.forget()  # the callback will never be called
             raise
         self._wait(mapped, submitted, future, time.perf_counter() + _SPIN if self.spins else 0.0)
-        answer = mapped.answers[0]
+        answer, *_ = mapped.answers
+        mapped.answers.clear()  # the callback refers to them, and Python's collector does not see that
         if isinstance(answer, BaseException):
             raise answer
         status, message = answer

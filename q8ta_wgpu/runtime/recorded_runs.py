@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from q8ta_wgpu.runtime.locks import ProcessLock
@@ -33,7 +34,8 @@ class RecordedRuns:
         self.size = size
         self.idle: list[Staging] = []
         self.ahead: list[tuple[Staging, Any]] = []
-        self.most = self._held = 0
+        self.most = self._each = 0
+        self._all = weakref.WeakSet[Staging]()  # an interrupt may lose one between two of our lines
         self._closed = False
         with lock:
             self.idle.append(self._new())
@@ -62,7 +64,7 @@ class RecordedRuns:
     def drop(self, staging: Staging) -> None:
         """Frees a staging buffer in any state."""
         with self._lock:
-            self._held -= 1
+            self._all.discard(staging)
             staging.destroy()
 
     def close(self) -> None:
@@ -74,15 +76,20 @@ class RecordedRuns:
 
     def _new(self) -> Staging:
         staging = self._recorder.staging(self.size)
-        self._each = staging.bytes
-        self._held += 1
-        self.most = max(self._held, self.most)
+        self._all.add(staging)
+        self._count(staging)
         return staging
+
+    def _count(self, staging: Staging) -> None:
+        self._each = max(self._each, staging.bytes)
+        self.most = max(self.most, len(self._all))
 
     def _recorded(self) -> tuple[Staging, Any]:
         staging = self.idle.pop() if self.idle else self._new()
         try:
-            return staging, self._recorder.record(staging)
+            commands = self._recorder.record(staging)
+            self._count(staging)
+            return staging, commands
         except BaseException:
             self.drop(staging)
             raise

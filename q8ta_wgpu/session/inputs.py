@@ -152,7 +152,9 @@ def as_array(name: str, value: Any, what: str = "input") -> Array:
             return np.from_dlpack(value)
         if np.ma.is_masked(value):
             raise ValueError("some of its elements are masked. Write array.filled(value)")
-        return np.asarray(value)
+        if (found := np.asarray(value)).dtype == object:
+            raise ValueError("it holds other things than numbers")
+        return found
     except Exception as error:
         raise InputError(
             f"{what} {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Protocol
@@ -66,21 +66,45 @@ class Computed:
         """Does nothing: no run is in flight."""
 
 
-class ReadApart:
-    """A run in flight whose result is taken by a thread of its session, as soon as the device has finished it."""
+class Reader:
+    """A thread that takes the results of runs as soon as the device has finished them. Where no thread begins any more,
+    since Python is ending or the system has none left, whoever asks for a result takes it."""
 
-    def __init__(self, run: Pending, reader: ThreadPoolExecutor) -> None:
-        self._run = run
-        self._future = reader.submit(run.result)
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1, "q8ta-read")
+        try:
+            self._threads.submit(int).result()  # begins the thread
+            self._begun = True
+        except RuntimeError:
+            self._begun = False
+
+    def taking(self, run: Pending) -> Pending:
+        """A run in flight whose result this thread takes."""
+        if self._begun:
+            with suppress(RuntimeError):  # Python has begun to end
+                return ReadApart(run, self._threads.submit(run.result))
+        return run
+
+    def close(self) -> None:
+        """Lets the thread end once it has taken its results."""
+        self._threads.shutdown(wait=False)
+
+
+@dataclass(frozen=True)
+class ReadApart:
+    """A run in flight, and its result in the future."""
+
+    run: Pending
+    future: Future[Any]
 
     def result(self) -> Any:
         """What the run computed."""
-        return self._future.result()
+        return self.future.result()
 
     def discard(self) -> None:
         """Drops the result."""
-        if self._future.cancel():
-            self._run.discard()
+        if self.future.cancel():
+            self.run.discard()
 
 
 def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
@@ -102,6 +126,8 @@ def run_many(sessions: Sequence[Starts], items: Iterable[Any]) -> Iterator[Any]:
             with its number.
         DeviceError: a device fails, likewise.
     """
+    if isinstance(items, Mapping):
+        raise InputError("run_many takes many items, found one mapping: write run_many([item])")
     try:
         iterator = iter(items)
     except TypeError as error:
@@ -122,14 +148,12 @@ def _in_turns(sessions: Sequence[Starts], items: Iterator[Any]) -> Iterator[Any]
     """A stream over several sessions. This thread writes their inputs; each session has a thread that reads its
     results, since the copies of both would take one thread longer than the devices."""
     with ExitStack() as stack:
-        readers = [ThreadPoolExecutor(1, "q8ta-read") for _ in sessions]
-        for reader in readers:  # whoever leaves early does not wait for runs in flight
-            stack.callback(reader.shutdown, wait=False)
+        readers = [stack.enter_context(closing(Reader())) for _ in sessions]
         turns = cycle(zip(sessions, readers, strict=True))
 
         def start(item: Any) -> Pending:
             session, reader = next(turns)
-            return ReadApart(session._begin(*inputs.arguments(item)), reader)
+            return reader.taking(session._begin(*inputs.arguments(item)))
 
         yield from stream(items, start, IN_FLIGHT * len(sessions))
 

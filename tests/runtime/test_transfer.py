@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Generator, Iterator
 from typing import Any, cast
 
@@ -104,7 +106,8 @@ def test_without_a_way_to_write_the_public_one_is_taken(
 def test_an_interrupt_while_inputs_are_written(
     where: str, session: q8.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next calls give their own results, and closing does not submit what was interrupted."""
+    """The next calls give their own results, closing does not submit what was interrupted, and nothing keeps the
+    inputs."""
     items = _items(2)
     with q8.Session(session.model, "reference") as reference:
         expected = [reference(*item) for item in items]
@@ -123,9 +126,14 @@ def test_an_interrupt_while_inputs_are_written(
         monkeypatch.setattr(executor._recorder.api, "from_c_string_view", interrupted)
     else:
         monkeypatch.setattr(transfer, "copy", interrupted)
+    given = [x.copy() for x in items[1]]
+    kept = [weakref.ref(x) for x in given]
     with pytest.raises(KeyboardInterrupt):
-        session(*items[1])
+        session(*given)
     monkeypatch.undo()
+    given.clear()
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None]
     for item, wanted in zip(items * 2, expected * 2, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
     assert executor._runs.most == before
@@ -165,12 +173,20 @@ def test_inputs_beyond_the_limit_of_a_buffer_are_written_to_the_queue(session: q
         recorder.device = Limited(limit)
         with executor.device.lock:
             executor._runs.drop(executor._runs.idle.pop())
-            executor._runs.idle.append(executor._runs._new())
-        used = executor._runs.idle[0]
+        found = session(*item)
+        with q8.Session(session.model, "reference") as reference:
+            np.testing.assert_array_equal(found, reference(*item))
+        (used,) = executor._runs.idle
         assert isinstance(used, HandleStaging) and (used.upload is not None) == is_mapped
-    with q8.Session(session.model, "reference") as reference:
-        np.testing.assert_array_equal(session(*item), reference(*item))
-    assert executor._runs.idle == [used]
+
+
+def test_a_session_that_only_binds_has_no_upload(session: q8.Session) -> None:
+    executor = session._runner.executor
+    assert executor is not None
+    outputs = sum(port.size for port in executor.program.outputs)
+    assert executor.memory.staging == outputs
+    session(*_items(1)[0])
+    assert executor.memory.staging == 2 * outputs, "inputs have the sizes of outputs"
 
 
 def test_closing_frees_the_uploads(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:

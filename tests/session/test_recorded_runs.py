@@ -74,6 +74,22 @@ def test_two_streams_at_a_time_make_their_buffers_once(vulkan: Device, monkeypat
             assert made == needed > IN_FLIGHT
 
 
+def test_what_an_interrupt_loses_is_not_counted(vulkan: Device) -> None:
+    """Between the lines that take a staging buffer and that give it back."""
+    with Session(MODEL, vulkan) as opened:
+        list(opened.run_many(INPUTS))
+        assert opened._runner.executor is not None
+        runs = opened._runner.executor._runs
+        before = runs.bytes
+        for _ in range(3 * IN_FLIGHT):
+            with vulkan.lock:
+                lost, _ = runs.take()
+            runs.record_ahead()
+            del lost, _
+        list(opened.run_many(INPUTS))
+        assert runs.bytes <= before + before // IN_FLIGHT
+
+
 @pytest.mark.parametrize("form", [NativeRecorder, Recorder])
 def test_the_next_run_is_recorded_while_the_device_works(
     form: type[Recorder], vulkan: Device, monkeypatch: pytest.MonkeyPatch

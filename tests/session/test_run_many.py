@@ -72,6 +72,8 @@ def test_items_of_every_kind(where: str) -> None:
             list(opened.run_many([(a, b), a]))
         with pytest.raises(InputError, match=r"item 0: the model has no input 'c'"):
             list(opened.run_many([{"a": a, "c": b}]))
+        with pytest.raises(InputError, match=r"found one mapping: write run_many\(\[item\]\)"):
+            opened.run_many({"a": a, "b": b})
         with pytest.raises(InputError, match=r"run_many takes an iterable of inputs, found int"):
             opened.run_many(3)  # type: ignore[arg-type]
 
@@ -127,9 +129,30 @@ def test_whoever_leaves_several_sessions_early_gives_back_what_was_held(vulkan: 
             executor = opened._runner.executor
             assert executor is not None
             limit = time.monotonic() + 10
-            while len(executor._runs.idle) + len(executor._runs.ahead) < executor._runs._held:
+            while len(executor._runs.idle) + len(executor._runs.ahead) < len(executor._runs._all):
                 assert time.monotonic() < limit, "a run in flight was not given back"
             same_bytes(opened(INPUTS[1]), EXPECTED[1])
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_where_no_thread_begins_results_are_read_by_who_asks(
+    when: str, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python is ending but for this thread, or the system has no more threads."""
+    submit = ThreadPoolExecutor.submit
+    begun: list[Any] = []
+
+    def refused(pool: ThreadPoolExecutor, *given: Any, **named: Any) -> Any:
+        if pool._thread_name_prefix != "q8ta-read" or (when == "later" and len(begun) < 4):
+            begun.append(given)
+            return submit(pool, *given, **named)
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    with Session(MODEL, vulkan) as one, Session(MODEL, vulkan) as other:
+        for outputs, expected in zip(q8.run_many([one, other], INPUTS), EXPECTED, strict=True):
+            same_bytes(outputs, expected)
+    assert len(begun) == (4 if when == "later" else 0)
 
 
 def test_items_are_taken_as_they_are_needed(session: Session) -> None:
