@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.networks import Results
 from bench.options import Options
+from q8ta_wgpu.errors import Q8taError
 
 PARTS: Mapping[str, tuple[str, str, str]] = {
     # part: module, function, what it does
@@ -105,7 +107,10 @@ def main() -> None:
         start = time.perf_counter()
         if name not in ("accuracy", "engines", "onnx", "peers", "plot", "save", "web", "zoo"):
             print(options.device.name)
-        part(options, results) if name in ("networks", "torch") else part(options)
+        try:
+            part(options, results) if name in ("networks", "torch") else part(options)
+        except Q8taError as error:
+            sys.exit(f"{name}: {error}")
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
     if results.found:
         print(results)

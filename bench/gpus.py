@@ -30,7 +30,7 @@ NETWORKS = ("resnet50_uint8", "demo_uint8")
 """Networks of uint8 images: copies of float32 ones take longer than the GPU."""
 
 BATCH = 32
-BATCHES = 32
+BATCHES = 64
 """Batches of different rows."""
 
 SECONDS = 2.0
@@ -39,8 +39,8 @@ SECONDS = 2.0
 WARM = 0.5
 """Seconds of runs before it: a GPU raises its clocks only under load."""
 
-STORE = 8 << 30
-"""Bytes of Ray's shared memory, for the rows and the results in flight. They are touched before anything is timed."""
+STORE = 4 << 30
+"""Bytes of Ray's shared memory, for the rows and the results in flight."""
 
 
 def adapters(options: Options) -> list[str]:
@@ -143,7 +143,6 @@ def part_gpus(options: Options) -> None:
     from examples.ray_batch import random_rows
 
     devices = adapters(options)
-    os.environ.setdefault("RAY_preallocate_plasma_memory", "1")
     ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False, object_store_memory=STORE)
     for name in options.names or NETWORKS:
         saved = read(options.models, name)

@@ -1,6 +1,6 @@
 """Batch inference over many processes with Ray: each actor holds one session, all read one model file.
 
-python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 8] [--device nvidia#0 --device nvidia#1]
+python -m examples.ray_batch MODEL.q8ta [--rows 64] [--call 16] [--device nvidia#0 --device nvidia#1]
 
 The model takes one input of shape (batch, ...); the actors need numpy, wgpu and safetensors, and no torch. Ray starts
 an actor that died again and repeats its call, so that no batch is lost and none comes twice.
@@ -56,7 +56,7 @@ def in_order(actors: Sequence[Any], shared: Any, parts: Iterable[tuple[int, int]
         yield from batches
 
 
-def parted(count: int, size: int, actors: int, call: int = 8) -> list[tuple[int, int]]:
+def parted(count: int, size: int, actors: int, call: int = 16) -> list[tuple[int, int]]:
     """Parts of `count` rows, of up to `call` batches of `size` rows: fewer of few rows, so that all actors get two."""
     step = size * min(call, -(-count // (size * 2 * actors)))
     return [(first, min(first + step, count)) for first in range(0, count, step)]
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) 
     parser = argparse.ArgumentParser(prog="python -m examples.ray_batch", description=__doc__)
     parser.add_argument("model", help="a .q8ta file of one input and one output")
     parser.add_argument("--rows", type=int, default=64, help="random rows that are computed")
-    parser.add_argument("--call", type=int, default=8, help="most batches of one call of an actor")
+    parser.add_argument("--call", type=int, default=16, help="most batches of one call of an actor")
     parser.add_argument(
         "--device", action="append", help="as Session takes it, once for each actor (default: 2 actors)"
     )

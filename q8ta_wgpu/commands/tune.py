@@ -22,6 +22,7 @@ def tune(options: argparse.Namespace) -> None:
         return
     model = opened(options.file)
     device, rounds, arrays = arguments.device(options.device), 3, arguments.random_inputs(model).values()
+    print("measuring kernels, which may take minutes; what was measured is kept, also if this is stopped", flush=True)
     with (
         Session(model, device, options.layouts, tune=True) as tuned,
         Session(model, device, options.layouts, tune=False) as untuned,

@@ -272,6 +272,7 @@ def test_the_command(
     assert main(["tune", "net.q8ta", "--device", "vulkan"]) == 0
     out, err = capsys.readouterr()
     assert f"{vulkan.name}: {len(slow.asked) + 1} candidates timed (0 of them stopped" in out
+    assert out.startswith("measuring kernels, ")
     assert "0 taken from the cache" in out
     assert "predicted: " in out and "measured: " in out and "times" in out and ".json" in out
     assert "tuning" not in err
