@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
 
 from q8ta_wgpu.errors import DeviceError
 
@@ -25,15 +25,19 @@ class ProcessLock:
         """Whether the parent process, before the fork, has taken the lock."""
         return self._process not in (0, os.getpid())
 
-    def __enter__(self) -> ProcessLock:
+    # `with` looks both up and calls what it finds: methods of a lock that is written in C. An interrupt comes either
+    # before one of them is called, or when `with` is already bound to release the lock. In a method of ours it could
+    # come just after the lock was taken, and the thread would hold it for ever.
+    @property
+    def __enter__(self) -> Callable[[], bool]:
         if self.inherited:
             raise DeviceError(
                 f"this process was forked from process {self._process}, which uses a GPU: a driver does not survive a "
                 "fork. Open sessions only in the child, or start it with multiprocessing.get_context('spawn')"
             )
-        self._lock.acquire()
-        self._process = self._process or os.getpid()
-        return self
+        self._process = os.getpid()
+        return self._lock.__enter__
 
-    def __exit__(self, *_: Any) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.locks import ProcessLock
 from tests.conftest import BACKENDS
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +29,32 @@ def test_alive_waits_for_its_turn(device: Device) -> None:
             time.sleep(0.05)
             assert not asked.done()
         assert asked.result(60)
+
+
+def test_an_interrupt_while_a_thread_waits_for_its_turn_leaves_the_lock_free() -> None:
+    """Also one that comes when the thread was just given the lock."""
+    lock, is_held = ProcessLock(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            time.sleep(0.1)  # the main thread waits now
+            _thread.interrupt_main()  # which it notices in Python's own code, and not while it waits
+
+    def take() -> None:
+        with lock:
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        assert is_held.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            take()
+        holding.result(60)
+    taken = threading.Thread(target=take, daemon=True)
+    taken.start()
+    taken.join(10)
+    assert not taken.is_alive()
 
 
 def test_all_of_opengl_has_one_lock() -> None:
