@@ -121,7 +121,7 @@ class Reused:
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, deque[memoryview]] = {}
+        self._free: dict[int, deque[NDArray[np.uint8]]] = {}
         self._closed = False
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -133,10 +133,10 @@ class Reused:
         try:
             memory = free.pop()
         except IndexError:
-            memory = np.empty(size, np.uint8).data
-        owner: NDArray[Any] = np.frombuffer(memory, np.uint8)  # the base of all views of it
-        weakref.finalize(owner, _give_back, weakref.ref(free), memory).atexit = False
-        array: NDArray[Any] = owner.view(dtype).reshape(shape)
+            memory = np.empty(size, np.uint8)
+        lent = _Lent(memory)
+        weakref.finalize(lent, _give_back, weakref.ref(free), memory).atexit = False
+        array: NDArray[Any] = np.asarray(lent).view(dtype).reshape(shape)
         return array
 
     def close(self) -> None:
@@ -145,7 +145,15 @@ class Reused:
         self._free.clear()
 
 
-def _give_back(kept: weakref.ref[deque[memoryview]], memory: memoryview) -> None:
+class _Lent:
+    """What an array in the memory of another one has as its last base, and so have its views: nobody gets from them to
+    the other array, which may be written again when this ends."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self.__array_interface__ = memory.__array_interface__
+
+
+def _give_back(kept: weakref.ref[deque[NDArray[np.uint8]]], memory: NDArray[np.uint8]) -> None:
     if (free := kept()) is not None:
         free.append(memory)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
+from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime import transfer
 
 
@@ -42,6 +45,40 @@ def test_memory_of_results_is_used_again_when_nothing_refers_to_them() -> None:
     assert third.ctypes.data == place, "of other shape and dtype, but as many bytes"
     assert not np.shares_memory(fourth, kept), "a view refers to it"
     assert memory.empty((5,), np.float32).flags.owndata, "small ones are the C library's"
+
+
+HELD: dict[str, Callable[[Array], object]] = {
+    "an element's view": lambda y: y[1:2, :1],
+    "other byte order": lambda y: y.view(">f4"),
+    "a subclass": lambda y: y.view(np.recarray),
+    "a buffer": lambda y: y.data.cast("B")[8:],
+    "an array of a buffer": lambda y: np.frombuffer(y.data, np.uint8),
+    "a pickled buffer": lambda y: pickle.PickleBuffer(y.data).raw(),
+    "DLPack": lambda y: y.__dlpack__(),
+    "ctypes": np.ctypeslib.as_ctypes,
+    "the base": lambda y: y.base,
+    "the last base": lambda y: last_base(y),
+    "an array of the last base": lambda y: np.asarray(last_base(y)),
+}
+
+
+def last_base(array: Any) -> Any:
+    """What is found by following bases, and exporters of buffers, to the end."""
+    while (base := getattr(array, "base", getattr(array, "obj", None))) is not None:
+        array = base
+    return array
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_memory_of_results_is_not_used_again_while_anything_refers_to_it(how: str) -> None:
+    memory = transfer.Reused()
+    result = memory.empty((4, transfer._REUSED), np.float32)
+    place, held = result.ctypes.data, HELD[how](result)
+    del result
+    assert memory.empty((4, transfer._REUSED), np.float32).ctypes.data != place
+    del held
+    both = [memory.empty((4, transfer._REUSED), np.float32) for _ in range(2)]
+    assert place in [each.ctypes.data for each in both]
 
 
 @pytest.mark.parametrize("how", ["closed", "dropped"])
