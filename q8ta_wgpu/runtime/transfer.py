@@ -127,9 +127,12 @@ class Reused:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array with arbitrary contents, as `np.empty`. Large ones do not own their memory."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        if size < _REUSED or self._closed:
+        if size < _REUSED:
             return np.empty(shape, dtype)
         free = self._free.setdefault(size, deque(maxlen=max(2, min(16, _KEPT // size))))
+        if self._closed:  # perhaps since a moment ago, in another thread
+            self._free.clear()
+            return np.empty(shape, dtype)
         try:
             memory = free.pop()
         except IndexError:

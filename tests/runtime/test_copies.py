@@ -101,6 +101,19 @@ def test_memory_of_results_is_freed_with_its_owner_also_while_one_is_held(how: s
     del first
 
 
+def test_closing_while_another_thread_takes_memory_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = transfer.Reused()
+
+    class Closing(dict[int, Any]):
+        def setdefault(self, key: int, default: Any = None) -> Any:
+            memory.close()
+            return super().setdefault(key, default)
+
+    monkeypatch.setattr(memory, "_free", Closing())
+    assert memory.empty((transfer._REUSED,), np.int8).size == transfer._REUSED
+    assert not memory._free
+
+
 @pytest.mark.parametrize(("size", "kept"), [(transfer._REUSED, 16), (40 << 20, 6), (200 << 20, 2)])
 def test_so_much_memory_of_results_is_kept(size: int, kept: int) -> None:
     memory = transfer.Reused()
