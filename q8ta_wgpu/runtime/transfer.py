@@ -42,6 +42,10 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="q8ta-copy")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has none of its threads
+
+
 Fill = Callable[[NDArray[np.uint32]], None]
 """Writes an input to its words, which are 0 or what it wrote there before."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
 import threading
 import time
@@ -112,6 +114,23 @@ def test_closing_while_another_thread_takes_memory_leaves_nothing_behind(monkeyp
     monkeypatch.setattr(memory, "_free", Closing())
     assert memory.empty((transfer._REUSED,), np.int8).size == transfer._REUSED
     assert not memory._free
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none of its parent's."""
+    monkeypatch.setattr(transfer, "_THREADS", 4)
+    transfer._pool.cache_clear()
+    source = np.zeros(4 * transfer._PIECE, np.uint8)
+    list(transfer._pool().map(time.sleep, [0.05] * 8))  # all its threads have begun
+    child = multiprocessing.get_context("fork").Process(target=transfer.copied, args=(source,))
+    child.start()
+    child.join(20)
+    try:
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        transfer._pool.cache_clear()
 
 
 @pytest.mark.parametrize(("size", "kept"), [(transfer._REUSED, 16), (40 << 20, 6), (200 << 20, 2)])
