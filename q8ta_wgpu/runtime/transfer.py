@@ -59,28 +59,34 @@ class _Work:
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # an interrupt leaves it free; one within a condition's `__enter__` does not
+        self._changed = threading.Condition(self._lock)
         self._running = 0
         self._ended = False
 
     def do(self, target: NDArray[Any], source: NDArray[Any]) -> None:
         """Computes a piece, unless the work has ended."""
-        with self._changed:
+        with self._lock:
             if self._ended:
                 return
             self._running += 1
         try:
             self._operation(target, source)
         finally:
-            with self._changed:
+            with self._lock:
                 self._running -= 1
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Waits for pieces that are being computed. No others are computed from now on."""
-        with self._changed:
-            self._ended = True
-            self._changed.wait_for(lambda: not self._running)
+        """Waits for pieces that are being computed, also if an interrupt comes meanwhile. No others are computed from
+        now on."""
+        try:
+            with self._lock:
+                self._ended = True
+                self._changed.wait_for(lambda: not self._running)
+        except BaseException:
+            self.end()
+            raise
 
 
 def _handed_over(work: _Work, target: NDArray[Any], source: NDArray[Any]) -> Future[None]:

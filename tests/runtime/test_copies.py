@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import time
 import weakref
@@ -158,6 +160,47 @@ def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(KeyboardInterrupt):
         transfer.copy(source, np.empty_like(source), copyto)
     assert ended
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+def test_who_is_interrupted_twice_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), []
+
+    def copyto(target: np.ndarray, source: np.ndarray) -> None:
+        if source[0]:
+            begun.wait(5)
+            raise KeyboardInterrupt
+        begun.set()
+        time.sleep(0.1)  # the main thread waits for this piece now
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        ended.append(True)
+
+    source = np.zeros(2 * transfer._PIECE, np.uint8)
+    source[0] = 1
+    monkeypatch.setattr(transfer, "_THREADS", 2)
+    with pytest.raises(KeyboardInterrupt):
+        transfer.copy(source, np.empty_like(source), copyto)
+    assert ended
+
+
+def test_an_interrupt_as_work_ends_does_not_stop_other_threads() -> None:
+    work, is_held = transfer._Work(np.copyto), threading.Event()
+
+    def hold() -> None:
+        with work._changed:
+            is_held.set()
+            time.sleep(0.1)  # the main thread waits for the lock now
+            _thread.interrupt_main()  # which it notices in Python's own code, and not while it waits
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        assert is_held.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            work.end()
+        holding.result(60)
+        free = pool.submit(work._changed.acquire, timeout=5)
+        assert free.result(60)
 
 
 class _Faulty:
