@@ -153,11 +153,11 @@ def as_array(name: str, value: Any, what: str = "input") -> Array:
         if np.ma.is_masked(value):
             raise ValueError("some of its elements are masked. Write array.filled(value)")
         if (found := np.asarray(value)).dtype == object:
-            raise ValueError("it holds other things than numbers")
+            raise ValueError("its numpy dtype is object. If it holds numbers alone, write np.array(value, dtype)")
         return found
     except Exception as error:
         raise InputError(
-            f"{what} {name!r} cannot become a numpy array, found {type(value).__name__}: {error}"
+            f"{what} {name!r} cannot become an array of numbers, found {type(value).__name__}: {error}"
         ) from error
 
 

@@ -134,7 +134,7 @@ def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
     for shape in ((0, 3, 6, 7), (2, 3, 6, 8), (3, 6, 7), ()):
         with pytest.raises(q8.InputError, match=r"must have shape \(any, 3, 6, 7\), found"):
             session(np.zeros(shape, np.float32))
-    with pytest.raises(q8.InputError, match="cannot become a numpy array"):
+    with pytest.raises(q8.InputError, match="cannot become an array of numbers"):
         session([[1.0], [1.0, 2.0]])
     session(np.zeros((4, 3, 6, 7), np.float32))
     session.close()

@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "residual array": (lambda: q8.Quantizer(residual=X), "'int16' or 'int8', found array"),  # type: ignore[arg-type]
     "skip None": (lambda: q8.Quantizer(skip=None), "list of module paths.*found None"),  # type: ignore[arg-type]
     "skip bytes": (lambda: q8.Quantizer(skip=b"x"), "list of module paths.*found b'x'"),  # type: ignore[arg-type]
-    "without a shape": (lambda: ANY_BATCH(Shapeless()), "'x' cannot become a numpy array, found Shapeless"),
+    "without a shape": (lambda: ANY_BATCH(Shapeless()), "'x' cannot become an array of numbers, found Shapeless"),
     "compare a model": (lambda: q8.compare(nn.ReLU().eval(), MODEL, (ONES,)), "quantize returned, found Model"),  # type: ignore[arg-type]
     "export to None": (lambda: q8.export_web(MODEL, None), "export_web takes the path of a folder, found NoneType"),  # type: ignore[arg-type]
     "export of a module": (lambda: q8.export_web(nn.ReLU(), "x"), "takes a Model, found ReLU.*no PyTorch"),  # type: ignore[arg-type]

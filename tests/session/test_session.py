@@ -60,13 +60,18 @@ def test_position_name_and_structure(session: Session) -> None:
         ((np.zeros(SHAPE, bool),), {}, r"must be float32, found bool"),
         ((np.zeros(SHAPE, np.complex64),), {}, r"must be float32, found complex64"),
         ((np.full(SHAPE, "1"),), {}, r"must be float32, found <U1"),
-        ((None,), {}, r"'x' cannot become .*, found NoneType: it holds other things than numbers$"),
-        (([[1.0], [1.0, 2.0]],), {}, r"'x' cannot become a numpy array, found list"),
+        ((None,), {}, r"'x' cannot become an array of numbers, found NoneType: its numpy dtype is object\. If it"),
+        (
+            (np.zeros(SHAPE, object),),
+            {},
+            r"found ndarray: .* dtype is object\. .* write np\.array\(value, dtype\)",
+        ),
+        (([[1.0], [1.0, 2.0]],), {}, r"'x' cannot become an array of numbers, found list"),
         ((np.zeros(SHAPE[1:], np.float32),), {}, r"must have shape \(2, 5, 6, 7\), found shape \(5, 6, 7\).*reshape"),
         ((np.zeros((2, 6, 7, 5), np.float32),), {}, r"channels come first, write np.moveaxis\(x, -1, -3\)$"),
         ((np.zeros((0, *SHAPE[1:]), np.float32),), {}, r"'x' is empty, it must have shape \(2, 5, 6, 7\), found"),
         ((torch.zeros(SHAPE, dtype=torch.int32),), {}, r"must be float32, found int32"),
-        ((torch.zeros(SHAPE, device="meta"),), {}, r"'x' cannot become a numpy array, found Tensor"),
+        ((torch.zeros(SHAPE, device="meta"),), {}, r"'x' cannot become an array of numbers, found Tensor"),
     ],
 )
 def test_inputs_that_are_refused(

@@ -148,7 +148,7 @@ def test_states_are_read_set_saved_and_reset(where: str, tmp_path: Path) -> None
         (lambda s: s.state.update(h=np.zeros((1, 8), np.float32), d=0), r"no state 'd'; its states are: h, c"),
         (lambda s: s.state.update(h=np.ones((1, 8)), c=np.zeros((8,))), r"'c' must be float32 \(1, 8\), found float64"),
         (lambda s: s.state.update(h=np.zeros((1, 8), np.int64)), "'h' must be float32"),
-        (lambda s: s.state.update(h=[[1.0], [2.0, 3.0]]), "state 'h' cannot become a numpy array, found list"),
+        (lambda s: s.state.update(h=[[1.0], [2.0, 3.0]]), "state 'h' cannot become an array of numbers, found list"),
         (lambda s: s.state.__delitem__("h"), "can be set, not deleted"),
         (lambda s: s(np.zeros((1, 7), np.float32)), "must have shape"),
         (lambda s: list(s.run_many([np.zeros(3, np.float32)])), "item 0"),
