@@ -148,7 +148,7 @@ def part_gpus(options: Options) -> None:
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()
         model = saved.reshape((BATCH, *taken.shape[1:]))
-        rows = random_rows((BATCHES * BATCH, *taken.shape[1:]), taken.array_dtype)
+        rows = random_rows(BATCHES * BATCH, taken)
         expected = np.empty(0)
         for title, by in (("run_many", in_one_process), ("actors", by_actors)):
             alone = 0.0

@@ -17,6 +17,7 @@ import numpy as np
 
 import q8ta_wgpu as q8
 from examples import needs
+from q8ta_wgpu.model.model import Input
 
 needs("ray")
 import ray
@@ -62,14 +63,13 @@ def parted(count: int, size: int, actors: int, call: int = 16) -> list[tuple[int
     return [(first, min(first + step, count)) for first in range(0, count, step)]
 
 
-def random_rows(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Normally distributed floats, or bytes of all values."""
-    rng = np.random.default_rng(0)
-    return (
-        rng.integers(0, 256, shape, np.uint8)
-        if np.dtype(dtype) == np.uint8
-        else rng.normal(0, 1, shape).astype(np.float32)
-    )
+def random_rows(count: int, taken: Input) -> np.ndarray:
+    """Rows that an input takes: normally distributed floats, or integers of all values that it may hold."""
+    rng, shape, dtype = np.random.default_rng(0), (count, *taken.shape[1:]), np.dtype(taken.array_dtype)
+    if dtype.kind == "f":
+        return rng.normal(0, 1, shape).astype(dtype)
+    low, high = taken.bounds or ((0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    return rng.integers(low, high, shape, dtype, endpoint=True)
 
 
 def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) -> np.ndarray:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) 
     size = taken.shape[0]
     count = -(-options.rows // size) * size  # the last batch is filled up, and cut again
     rows = np.zeros((count, *taken.shape[1:]), taken.array_dtype)
-    rows[: options.rows] = random_rows((options.rows, *taken.shape[1:]), rows.dtype)
+    rows[: options.rows] = random_rows(options.rows, taken)
     devices = options.device or [None, None]
     ray.init(num_cpus=len(devices), include_dashboard=False)
     try:
