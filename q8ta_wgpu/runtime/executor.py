@@ -50,8 +50,10 @@ class Run:
         return self._executor._read(self._staging, self._read)
 
     def discard(self) -> None:
-        """Gives the run's staging buffer back without reading it. The device still finishes the run."""
-        self._executor._runs.give_back(self._staging)
+        """Gives the run's staging buffer back without reading it. The device still finishes the run. In a forked child
+        it does nothing: the buffer is the parent's."""
+        if not self._executor.device.lock.inherited:
+            self._executor._runs.give_back(self._staging)
 
 
 class Executor:

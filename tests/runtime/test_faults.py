@@ -80,6 +80,26 @@ print(opened(X)["y"].sum())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_forked_child_may_leave_its_parents_stream(sessions: int) -> None:
+    text = f"""
+import os
+from q8ta_wgpu import run_many
+results = run_many([Session(MODEL, "vulkan") for _ in range({sessions})], [X] * 8)
+next(results)
+if child := os.fork():
+    print(os.waitpid(child, 0)[1], len(list(results)))
+else:
+    try:
+        results.close()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+"""
+    assert program(FORKED + text).split() == ["0", "7"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_before_any_session() -> None:
     found = program(FORKED + "print(in_child('fork', run_new))").strip()
     assert found == str(Session(small_model(), "reference")(small_input())["y"].sum())
