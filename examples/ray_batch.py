@@ -58,7 +58,8 @@ def in_order(actors: Sequence[Any], shared: Any, parts: Iterable[tuple[int, int]
 
 
 def parted(count: int, size: int, actors: int, call: int = 16) -> list[tuple[int, int]]:
-    """Parts of `count` rows, of up to `call` batches of `size` rows: fewer of few rows, so that all actors get two."""
+    """The first and last rows of parts of `count` rows. A part has up to `call` batches of `size` rows, or fewer where
+    some actor would otherwise get less than two parts."""
     step = size * min(call, -(-count // (size * 2 * actors)))
     return [(first, min(first + step, count)) for first in range(0, count, step)]
 

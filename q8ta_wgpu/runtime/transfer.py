@@ -34,7 +34,8 @@ _REUSED = 1 << 20
 """Least bytes of an array whose memory `Reused` keeps. C libraries keep that of smaller ones themselves."""
 
 _KEPT = 256 << 20
-"""Bytes of arrays of one size whose memory `Reused` keeps at most, of 2 to 16 of them."""
+"""Limit of bytes that `Reused` keeps for arrays of one size. But it keeps the memory of 2 of any size, and of 16 at
+most."""
 
 
 @functools.cache
@@ -54,8 +55,8 @@ Operation = Callable[[NDArray[Any], NDArray[Any]], Any]
 
 
 class _Work:
-    """An operation on pieces of an array. A thread may have a piece that no future stands for: where an error or an
-    interrupt ends the call that hands it over."""
+    """An operation on pieces of an array. It counts the pieces that threads have begun, since futures do not tell of
+    all: an error or an interrupt may end the call that hands a piece over before it returns the future."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -90,8 +91,8 @@ class _Work:
 
 
 def _handed_over(work: _Work, target: NDArray[Any], source: NDArray[Any]) -> Future[None]:
-    """A piece of work in another thread; in this one where no thread begins any more: Python is ending, but for threads
-    like this one, or the system has no more of them."""
+    """Hands a piece of work to another thread. This thread computes it where no other one begins any more: when the
+    main thread has ended and this one goes on, or when the system allows no more threads."""
     try:
         return _pool().submit(work.do, target, source)
     except RuntimeError:

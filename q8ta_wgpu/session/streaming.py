@@ -68,7 +68,7 @@ class Computed:
 
 class Reader:
     """A thread that takes the results of runs as soon as the device has finished them. Where no thread begins any more,
-    since Python is ending or the system has none left, whoever asks for a result takes it."""
+    since Python is ending or the system allows no more of them, the thread that asks for a result takes it."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, "q8ta-read")
@@ -92,7 +92,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class ReadApart:
-    """A run in flight, and its result in the future."""
+    """A run in flight whose result another thread takes, and the future of that result."""
 
     run: Pending
     future: Future[Any]
