@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import INT8X4, Array
 from q8ta_wgpu.model.row_indices import RowIndices
-from q8ta_wgpu.runtime.transfer import Reused
+from q8ta_wgpu.runtime.reused import Reused
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.opened import Opened
 from q8ta_wgpu.session.state import SessionState

@@ -31,6 +31,7 @@ def test_alive_waits_for_its_turn(device: Device) -> None:
         assert asked.result(60)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_while_a_thread_waits_for_its_turn_leaves_the_lock_free() -> None:
     """Also one that comes when the thread was just given the lock."""
     lock, is_held = ProcessLock(), threading.Event()
