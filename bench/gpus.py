@@ -20,6 +20,7 @@ import numpy as np
 import q8ta_wgpu as q8
 from bench.models import read
 from bench.options import Options
+from q8ta_wgpu.commands.arguments import random_array
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.adapters import titles
 
@@ -140,15 +141,13 @@ def part_gpus(options: Options) -> None:
     """Prints the rows a second and whether all results are equal, for the networks of `--names` (needs ray)."""
     import ray
 
-    from examples.ray_batch import random_rows
-
     devices = adapters(options)
     ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False, object_store_memory=STORE)
     for name in options.names or NETWORKS:
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()
         model = saved.reshape((BATCH, *taken.shape[1:]))
-        rows = random_rows(BATCHES * BATCH, taken)
+        rows = random_array(taken, (BATCHES * BATCH, *taken.shape[1:]), np.random.default_rng(0))
         expected = np.empty(0)
         for title, by in (("run_many", in_one_process), ("actors", by_actors)):
             alone = 0.0

@@ -17,7 +17,7 @@ import numpy as np
 
 import q8ta_wgpu as q8
 from examples import needs
-from q8ta_wgpu.model.model import Input
+from q8ta_wgpu.commands.arguments import random_array
 
 needs("ray")
 import ray
@@ -64,15 +64,6 @@ def parted(count: int, size: int, actors: int, call: int = 16) -> list[tuple[int
     return [(first, min(first + step, count)) for first in range(0, count, step)]
 
 
-def random_rows(count: int, taken: Input) -> np.ndarray:
-    """Rows that an input takes: normally distributed floats, or integers of all values that it may hold."""
-    rng, shape, dtype = np.random.default_rng(0), (count, *taken.shape[1:]), np.dtype(taken.array_dtype)
-    if dtype.kind == "f":
-        return rng.normal(0, 1, shape).astype(dtype)
-    low, high = taken.bounds or ((0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max))
-    return rng.integers(low, high, shape, dtype, endpoint=True)
-
-
 def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) -> np.ndarray:
     parser = argparse.ArgumentParser(prog="python -m examples.ray_batch", description=__doc__)
     parser.add_argument("model", help="a .q8ta file of one input and one output")
@@ -92,7 +83,7 @@ def main(arguments: Sequence[str] | None = None, worker: type[Worker] = Worker) 
     size = taken.shape[0]
     count = -(-options.rows // size) * size  # the last batch is filled up, and cut again
     rows = np.zeros((count, *taken.shape[1:]), taken.array_dtype)
-    rows[: options.rows] = random_rows(options.rows, taken)
+    rows[: options.rows] = random_array(taken, (options.rows, *taken.shape[1:]), np.random.default_rng(0))
     devices = options.device or [None, None]
     ray.init(num_cpus=len(devices), include_dashboard=False)
     try:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.model.model import Model, load
+from q8ta_wgpu.model.model import Input, Model, load
 from q8ta_wgpu.onnx_import.from_onnx import from_onnx
 
 
@@ -35,12 +36,15 @@ def opened(file: str) -> Model:
 
 def random_inputs(model: Model) -> dict[str, Array]:
     """Random arrays for every input, of the dtype to pass."""
-    generator, arrays = np.random.default_rng(0), {}
-    for name, t in model.inputs.items():
-        drawn = generator.normal(0, 1, t.shape) if t.dtype == FLOAT32 else generator.integers(0, 1 << 16, t.shape)
-        drawn = drawn if t.bounds is None else generator.integers(t.bounds[0], t.bounds[1] + 1, t.shape)
-        arrays[name] = drawn % 2 == 1 if t.array_dtype == "bool" else drawn.astype(t.array_dtype)
-    return arrays
+    generator = np.random.default_rng(0)
+    return {name: random_array(t, t.shape, generator) for name, t in model.inputs.items()}
+
+
+def random_array(t: Input, shape: Shape, generator: np.random.Generator) -> Array:
+    """A random array of a shape, of the dtype and within the bounds of an input."""
+    drawn = generator.normal(0, 1, shape) if t.array_dtype == "float32" else generator.integers(0, 1 << 16, shape)
+    drawn = drawn if t.bounds is None else generator.integers(t.bounds[0], t.bounds[1] + 1, shape)
+    return drawn % 2 == 1 if t.array_dtype == "bool" else drawn.astype(t.array_dtype)
 
 
 def inputs(model: Model, given: Sequence[str]) -> dict[str, Array]:

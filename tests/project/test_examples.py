@@ -15,7 +15,6 @@ from PIL import Image
 
 import q8ta_wgpu as q8
 from bench.gpus import mortal
-from q8ta_wgpu.model.model import Input
 from q8ta_wgpu.runtime.device import Device
 from tests.small import small_input, small_model
 
@@ -83,18 +82,6 @@ def test_ray_batch(tmp_path: Path) -> None:
     with q8.Session(graph, "reference") as session:
         expected = np.concatenate([session(np.concatenate([rows, rows[:1]])[i : i + 2]) for i in range(0, 8, 2)])[:7]
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bounds", "found"),
-    [("uint8", None, (0, 255)), ("int32", (1, 9), (1, 9)), ("bool", None, (0, 1)), ("int8", None, (-128, 127))],
-)
-def test_random_rows_are_what_an_input_takes(
-    dtype: str, bounds: tuple[int, int] | None, found: tuple[int, int]
-) -> None:
-    taken = Input((2, 3000), array_dtype=dtype, bounds=bounds)
-    rows = ray_batch.random_rows(5, taken)
-    assert rows.dtype == dtype and rows.shape == (5, 3000) and (rows.min(), rows.max()) == found
 
 
 def test_the_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Copies of large arrays, in pieces by several threads, and the memory that results are copied to."""
+"""Copies of large arrays, in pieces by several threads."""
 
 from __future__ import annotations
 
@@ -51,28 +51,11 @@ def test_a_forked_child_copies_with_threads_of_its_own(monkeypatch: pytest.Monke
         transfer._pool.cache_clear()
 
 
-def test_who_is_interrupted_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, ended = threading.Event(), []
-
-    def copyto(target: np.ndarray, source: np.ndarray) -> None:
-        if source[0]:
-            begun.wait(5)
-            raise KeyboardInterrupt
-        begun.set()
-        time.sleep(0.2)
-        ended.append(True)
-
-    source = np.zeros(2 * transfer._PIECE, np.uint8)
-    source[0] = 1
-    monkeypatch.setattr(transfer, "_THREADS", 2)
-    with pytest.raises(KeyboardInterrupt):
-        transfer.copy(source, np.empty_like(source), copyto)
-    assert ended
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.usefixtures("interrupts")
-def test_who_is_interrupted_twice_may_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_interrupted_may_free_the_memory(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if times == 2 and not hasattr(signal, "pthread_kill"):
+        pytest.skip("needs signals to threads")
     begun, ended = threading.Event(), []
 
     def copyto(target: np.ndarray, source: np.ndarray) -> None:
@@ -81,7 +64,8 @@ def test_who_is_interrupted_twice_may_free_the_memory(monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
         begun.set()
         time.sleep(0.1)  # the main thread waits for this piece now
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if times == 2:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         time.sleep(0.1)
         ended.append(True)
 

@@ -61,11 +61,7 @@ def test_position_name_and_structure(session: Session) -> None:
         ((np.zeros(SHAPE, np.complex64),), {}, r"must be float32, found complex64"),
         ((np.full(SHAPE, "1"),), {}, r"must be float32, found <U1"),
         ((None,), {}, r"'x' cannot become an array of numbers, found NoneType: its numpy dtype is object\. If it"),
-        (
-            (np.zeros(SHAPE, object),),
-            {},
-            r"found ndarray: .* dtype is object\. .* write np\.array\(value, dtype\)",
-        ),
+        ((np.zeros(SHAPE, object),), {}, r"found ndarray: .* dtype is object\. .* write np\.array\(value, dtype\)"),
         (([[1.0], [1.0, 2.0]],), {}, r"'x' cannot become an array of numbers, found list"),
         ((np.zeros(SHAPE[1:], np.float32),), {}, r"must have shape \(2, 5, 6, 7\), found shape \(5, 6, 7\).*reshape"),
         ((np.zeros((2, 6, 7, 5), np.float32),), {}, r"channels come first, write np.moveaxis\(x, -1, -3\)$"),
