@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, shown
-from q8ta_wgpu.graph_quantization.insert import FloatProgram
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.ir.size import MOST, Dynamic, Size, Terms, traced_points
 from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.quantization.insert import FloatProgram
 
 File = str | os.PathLike[str] | bytes | bytearray
 """A path of a file, or its bytes."""

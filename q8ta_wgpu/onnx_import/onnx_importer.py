@@ -9,7 +9,6 @@ import onnx
 from onnx import TensorProto
 
 from q8ta_wgpu.errors import UnsupportedError, shown
-from q8ta_wgpu.graph_quantization.insert import FloatProgram
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, TensorType
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.onnx_import import onnx_nodes
@@ -17,6 +16,7 @@ from q8ta_wgpu.onnx_import.onnx_builder import STORED
 from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
 from q8ta_wgpu.onnx_import.onnx_walk import Scope, Walk
 from q8ta_wgpu.onnx_import.read import Program
+from q8ta_wgpu.quantization.insert import FloatProgram
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from onnx import TensorProto
 
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
 from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
-from q8ta_wgpu.graph_quantization.insert import FloatProgram
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import ONNX
@@ -23,6 +22,7 @@ from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
 from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS, label
 from q8ta_wgpu.onnx_import.read import Program
 from q8ta_wgpu.onnx_import.special import SPECIAL
+from q8ta_wgpu.quantization.insert import FloatProgram
 
 WAY_OUT = (
     "Write these with operators of the table (docs/onnx.md), compute them before or after the network, or add them "

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch, shown
-from q8ta_wgpu.graph_quantization.insert import Calibration
-from q8ta_wgpu.graph_quantization.prepare import prepare
 from q8ta_wgpu.ir.graph import BOOL
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes
 from q8ta_wgpu.progress import bar
+from q8ta_wgpu.quantization.insert import Calibration
+from q8ta_wgpu.quantization.prepare import prepare
 from q8ta_wgpu.session.inputs import arguments, arrays
 
 

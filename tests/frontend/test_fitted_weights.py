@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu.graph_quantization import weight_rounding
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization import weight_rounding
 
 ENDS = (-20, 20)
 

@@ -14,8 +14,8 @@ from torchao.quantization.pt2e import HistogramObserver
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 from q8ta_wgpu.frontend.calibrate.scheme import wide
-from q8ta_wgpu.graph_quantization.ranges import EPS, Range, best_range
 from q8ta_wgpu.passes.plan.storage import INT16
+from q8ta_wgpu.quantization.ranges import EPS, Range, best_range
 
 INT8: dict[str, Any] = {
     "dtype": torch.int8,

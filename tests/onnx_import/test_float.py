@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.graph_quantization.ranges import Range
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE
+from q8ta_wgpu.quantization.ranges import Range
 from tests.harness import flat
 from tests.onnx_import.networks import NETWORKS, Net, inputs, quantized
 

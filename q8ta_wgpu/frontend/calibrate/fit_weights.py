@@ -1,5 +1,5 @@
 """Rounds the weights of a prepared torch module so that its layers' results change least, for the inputs that they read
-in calibration. The rounding itself is q8ta_wgpu/graph_quantization/weight_rounding.py, without torch."""
+in calibration. The rounding itself is q8ta_wgpu/quantization/weight_rounding.py, without torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from q8ta_wgpu.frontend.nodes import (
     multiplies,
     named_arguments,
 )
-from q8ta_wgpu.graph_quantization import weight_rounding
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization import weight_rounding
 
 
 class Inputs(torch.nn.Module):

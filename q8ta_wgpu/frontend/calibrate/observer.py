@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
-from q8ta_wgpu.graph_quantization.ranges import Peaks, Spread, best_range, farther
+from q8ta_wgpu.quantization.ranges import Peaks, Spread, best_range, farther
 
 _AT_ONCE = 1 << 16
 """Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the

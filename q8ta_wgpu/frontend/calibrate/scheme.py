@@ -22,9 +22,9 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
 )
-from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT, Spread
 from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import QParams
+from q8ta_wgpu.quantization.ranges import EPS, LARGEST_WEIGHT, Spread
 
 _INT8 = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127}
 _INT16 = {

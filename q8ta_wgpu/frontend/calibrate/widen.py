@@ -21,7 +21,7 @@ from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored, Wi
 from q8ta_wgpu.frontend.calibrate.zeroed import restore_left_out
 from q8ta_wgpu.frontend.export.editor import call, call_module, folded
 from q8ta_wgpu.frontend.nodes import constant
-from q8ta_wgpu.graph_quantization.ranges import ROOM
+from q8ta_wgpu.quantization.ranges import ROOM
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.graph_quantization.ranges import EPS, LARGEST_WEIGHT, Range
-from q8ta_wgpu.graph_quantization.weight_rounding import Inputs, rounded
-from q8ta_wgpu.graph_quantization.zeros import Zeros
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8, WeightedSum
 from q8ta_wgpu.kernels import OPS
@@ -18,6 +15,9 @@ from q8ta_wgpu.model.reference import run
 from q8ta_wgpu.passes.plan.left_out import taken_elements
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import Rounding, Shared, Storage
+from q8ta_wgpu.quantization.ranges import EPS, LARGEST_WEIGHT, Range
+from q8ta_wgpu.quantization.weight_rounding import Inputs, rounded
+from q8ta_wgpu.quantization.zeros import Zeros
 
 Slot = tuple[str, str]
 """A place where a value is rounded: (call that reads it, value), or ('', value) where it is computed."""
