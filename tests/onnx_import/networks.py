@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from q8ta_wgpu.ir.graph import Array
+from tests.onnx_import.exact import exact
 
 
 class Net:
@@ -181,11 +182,11 @@ def quantize(data: bytes, form: str, calibration: Sequence[Array], kind: tuple[s
 
 
 def by_onnx_runtime(data: bytes, x: Array) -> list[Array]:
-    """Results of ONNX Runtime's processor provider, node by node as the file says."""
+    """Results of ONNX Runtime's processor provider, node by node as the file says, with exact products of integers."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(exact(data), options, providers=["CPUExecutionProvider"])
     return [np.asarray(y) for y in session.run(None, {session.get_inputs()[0].name: x})]
