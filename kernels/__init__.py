@@ -1,6 +1,6 @@
 """The operator table: every `Op` value in the files of the families, one folder for each family.
 
-Comes in: the vocabulary of ir. Goes out: OPS, ATEN and ONNX. May use: ir. A family also uses lib, product and epilogue;
+Comes in: the vocabulary of ir. Goes out: OPS. May use: ir. A family also uses lib, product and epilogue;
 reduce uses what pool shares.
 """
 
@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 
-from q8ta_wgpu.ir.op import Import, Op
+from q8ta_wgpu.ir.op import Op
 
 
 def _find() -> Iterator[Op]:
@@ -38,9 +38,3 @@ def _table() -> Mapping[str, Op]:
 
 OPS: Mapping[str, Op] = _table()
 """Every operator by name."""
-
-ATEN: Mapping[str, tuple[Op, Import]] = {name: (op, rule) for op in OPS.values() for name, rule in op.aten.items()}
-"""Importer functions by aten overload name, for instance `aten.conv2d.default`."""
-
-ONNX: Mapping[str, tuple[Op, Import]] = {name: (op, rule) for op in OPS.values() for name, rule in op.onnx.items()}
-"""Importer functions by ONNX operator, for instance `Conv`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,31 +12,12 @@ from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import Builder, Case, Op, Operand
+from q8ta_wgpu.ir.op import Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import onnx_calls, share, volumes
-from q8ta_wgpu.kernels.lib.numbers import both, repeated
+from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib.numbers import both
 from q8ta_wgpu.kernels.product import halves, weighted
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's Conv of one to three dimensions. Padding that aten's convolutions do not have becomes a Pad before it."""
-    x, weight, bias = args["inputs"]
-    size, shape = b.type(x).shape, b.type(weight).shape
-    rank = len(shape) - 2
-    if not 1 <= rank <= 3 or len(size) != rank + 2:
-        raise b.refuse(f"it takes images of one to three dimensions, found {size} and a weight {shape}")
-    found = onnx_calls.window(b, args, list(shape[2:]), size[2:])
-    pads = found.pop("pads")
-    attrs = {**found, "groups": int(args["group"])}
-    if rank == 2 and min(pads) >= 0:
-        bias = bias or b.constant(np.zeros(shape[0], np.float32), "bias")
-        return b.emit("conv2d", (x, weight, bias), {**attrs, "padding": pads})
-    if any(pads) and (rank == 3 or pads[:rank] != pads[rank:] or min(pads) < 0):
-        x, pads = b.onnx("Pad", (x,), pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant"), [0] * 2 * rank
-    arguments = {"input": x, "weight": weight, "bias": bias, **attrs, "padding": pads[:rank]}
-    return b.aten(f"aten.conv{rank}d.default", arguments)
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -124,94 +105,6 @@ def _kernels(op: str) -> tuple[Kernel, ...]:
     )
 
 
-def _around(padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """(top, left, bottom, right) of aten's padding. A number is for both sides. 'valid' is no padding. 'same' keeps the
-    extent; an odd element is added at the end."""
-    if not isinstance(padding, str):
-        return repeated(padding, 4)
-    totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
-    before = [total // 2 for total in totals]
-    return (*before, *(total - first for total, first in zip(totals, before, strict=True)))
-
-
-def _import_conv2d(b: Builder, args: Mapping[str, Any]) -> str:
-    shape = b.type(args["weight"]).shape
-    bias = args["bias"] or b.constant(np.zeros(shape[0], np.float32), "bias")
-    dilation = repeated(args["dilation"], 2)
-    attrs = {
-        "stride": repeated(args["stride"], 2),
-        "padding": _around(args["padding"], shape[2:], dilation),
-        "dilation": dilation,
-        "groups": args["groups"],
-    }
-    return b.emit("conv2d", (args["input"], args["weight"], bias), attrs)
-
-
-_TRANSPOSED = {1: "1d.default", 2: "2d.input", 3: "3d.input"}
-
-
-def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
-    if args["transposed"]:
-        return b.aten(f"aten.conv_transpose{_TRANSPOSED[len(args['stride'])]}", args)
-    rules = {3: _import_conv1d, 5: _import_conv3d}
-    return rules.get(len(b.type(args["weight"]).shape), _import_conv2d)(b, args)
-
-
-_import_conv1d = volumes.one_dimensional("conv1d", _import_conv2d)
-
-
-def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
-    """conv3d as conv2d. A dimension along which the kernel has extent 1 becomes part of the batch. If there is none,
-    slices along depth become channels."""
-    shape, kernel = b.type(args["input"]).shape, b.type(args["weight"]).shape[2:]
-    padding = [args["padding"]] * 3 if isinstance(args["padding"], str) else args["padding"]
-    numbers = {"kernel": kernel, "stride": args["stride"], "dilation": args["dilation"], "padding": padding}
-    three = {name: repeated(value, 3) for name, value in numbers.items()}
-    flat = [i for i in range(3) if kernel[i] == three["stride"][i] == 1 and three["padding"][i] in (0, "same", "valid")]
-    if len(shape) != 5:
-        raise b.refuse(f"conv3d takes a 5-D input, found shape {shape}")
-    if not flat:
-        return _import_deep_conv3d(b, args, three)
-    deep, rows, columns = flat[0] + 2, *(d for d in (2, 3, 4) if d != flat[0] + 2)
-    weight = [0, 0, *(kernel[d - 2] for d in (rows, columns))]
-    images = b.emit("permute", (args["input"],), {"dims": (0, deep, 1, rows, columns)})
-    plane = {name: [three[name][d - 2] for d in (rows, columns)] for name in ("stride", "dilation", "padding")}
-    flat_args = {
-        **args,
-        **plane,
-        "padding": args["padding"] if isinstance(args["padding"], str) else plane["padding"],
-        "input": b.emit("view", (images,), {"shape": (-1, -2, -2, -2)}),
-        "weight": b.emit("view", (args["weight"],), {"shape": weight}),
-    }
-    y = b.emit(
-        "view", (_import_conv2d(b, flat_args),), {"shape": (-1, shape[deep], *b.type(args["weight"]).shape[:1], -2, -2)}
-    )
-    order = (0, deep, 1, rows, columns)
-    return b.emit("permute", (y,), {"dims": tuple(order.index(d) for d in range(5))})
-
-
-def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str, Any]) -> str:
-    """conv3d as conv2d. The slices along depth that the kernel reads for an output slice are channels of one image."""
-    (taps, *_), (step, *stride), (spacing, *dilation) = (three[name] for name in ("kernel", "stride", "dilation"))
-    span, padding = spacing * (taps - 1), three["padding"]
-    before = {"same": span // 2, "valid": 0}.get(padding[0], padding[0])
-    after = span - before if padding[0] == "same" else before
-    x = volumes.padded(b, args["input"], before, after)
-    depth = b.type(x).shape[2]
-    slices = (depth - span - 1) // step + 1
-    if slices < 1:
-        raise b.refuse(f"its kernel spans {span + 1} images, found {depth}")
-    outputs, deep = b.type(args["weight"]).shape[:2]
-    plane = {
-        "stride": stride,
-        "dilation": dilation,
-        "padding": args["padding"] if isinstance(args["padding"], str) else list(padding[1:]),
-        "input": volumes.gathered(b, x, np.arange(taps)[:, None] * spacing + np.arange(slices) * step),
-        "weight": b.emit("view", (args["weight"],), {"shape": (outputs, deep * taps, -2, -2)}),
-    }
-    return volumes.stacked(b, _import_conv2d(b, {**args, **plane}), slices)
-
-
 def _case(
     x: Shape,
     weight: Shape,
@@ -265,16 +158,6 @@ conv2d = Op(
     reads=conv2d_sums.reads,
     schema=conv2d_sums.SCHEMA,
     kernels=conv2d_float.KERNELS,
-    aten={
-        "aten.conv2d.default": _import_conv2d,
-        "aten.conv2d.padding": _import_conv2d,
-        "aten.convolution.default": _import_convolution,
-        "aten.conv1d.default": _import_conv1d,
-        "aten.conv1d.padding": _import_conv1d,
-        "aten.conv3d.default": _import_conv3d,
-        "aten.conv3d.padding": _import_conv3d,
-    },
-    onnx={"Conv": _onnx},
     int8=WeightedSum(_lower, reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Arithmetic, ToInt8
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Import, Op, Operand, number, reads_same_place
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Case, Op, Operand, number, reads_same_place
 from q8ta_wgpu.kernels.elementwise import flat
-from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast_numbers, number_of, onnx_rule, spread
+from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast_numbers
 from q8ta_wgpu.kernels.elementwise.sums_and_products import lower_product, lower_sum
 
 
@@ -34,26 +34,6 @@ def _float_reference(function: Callable[[Array, Array, Any], Array]) -> Callable
     return reference
 
 
-def _import(op: str, sign: float = 1.0) -> Import:
-    """The importer of aten's add, sub or mul. The second operand may be a number, and shapes may broadcast. `sign` is
-    the sign of the second operand in a sum."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        alpha = sign * float(args.get("alpha", 1))
-        left, right = args["self"], args["other"]
-        first = number_of(b, left, right) if isinstance(right, str) else None
-        if first is not None and not b.is_constant(right):
-            factor, term = (first, 0.0) if op == "mul" else (alpha, first)
-            return b.emit("affine", (right,), {"factor": factor, "term": term})
-        second = number_of(b, right, left)
-        if second is not None:
-            factor, term = (second, 0.0) if op == "mul" else (1.0, alpha * second)
-            return b.emit("affine", (left,), {"factor": factor, "term": term})
-        return b.emit(op, spread(b, left, right), {} if op == "mul" else {"alpha": alpha})
-
-    return rule
-
-
 _SHAPES: tuple[tuple[Shape, Shape], ...] = (
     ((1, 5, 3, 7), (1, 5, 3, 7)),
     ((2, 8, 4, 4), (2, 8, 1, 1)),
@@ -63,22 +43,6 @@ _SHAPES: tuple[tuple[Shape, Shape], ...] = (
     ((4, 9), (1,)),
     ((2, 3, 2, 3, 5), (2, 3, 1, 3, 5)),
 )
-
-
-def _onnx_mean(b: Builder, args: Mapping[str, Any]) -> str:
-    total = b.onnx("Sum", args["inputs"])
-    return b.emit("divide", (total,), {"divisor": float(len(args["inputs"]))})
-
-
-_ONNX: Mapping[str, Mapping[str, Import]] = {
-    "add": {
-        "Add": onnx_rule("aten.add.Tensor"),
-        "Sub": onnx_rule("aten.sub.Tensor"),
-        "Sum": onnx_rule("aten.add.Tensor"),
-        "Mean": _onnx_mean,
-    },
-    "mul": {"Mul": onnx_rule("aten.mul.Tensor")},
-}
 
 
 def _cases(attrs: Sequence[Attrs]) -> tuple[Case, ...]:
@@ -98,7 +62,6 @@ _LINES = (
 
 def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: ToInt8) -> Op:
     summed = name != "mul"
-    imports = {"add": _import("add"), "sub": _import("add", -1.0)} if summed else {"mul": _import("mul")}
     return Op(
         name=name,
         operands=(Operand("a", dtypes=NUMBERS), Operand("b", dtypes=NUMBERS)),
@@ -106,13 +69,6 @@ def _float_op(name: str, function: Callable[[Array, Array, Any], Array], int8: T
         reference=_float_reference(function),
         schema={"alpha": Attr("float", low=-1e30, high=1e30)} if summed else {},
         kernels=(flat.kernel(name, ("binary", f"apply={name}"), ("a", "b"), _float_params),),
-        aten={
-            f"aten.{aten}{mark}.{overload}": rule
-            for aten, rule in imports.items()
-            for mark in ("", "_")
-            for overload in ("Tensor", "Scalar")
-        },
-        onnx=_ONNX[name],
         int8=Arithmetic(
             int8,
             ("norm", "activation") if summed else ("norm", "addend", "activation"),

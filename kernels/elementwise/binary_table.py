@@ -6,8 +6,7 @@ arithmetic (binary_int16.py). Bools are 0 and 1: a logical "and" is a minimum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Case, Op, Operand, one_dtype, reads_same_place
-from q8ta_wgpu.kernels.elementwise import binary_calls, flat
+from q8ta_wgpu.kernels.elementwise import flat
 from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
 from q8ta_wgpu.kernels.elementwise.binary_packed import INT8_PAIR, packed_kernels
 from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast, broadcast_numbers
@@ -103,7 +102,6 @@ def _params(call: Call) -> Params:
 def _op(
     name: str,
     function: Function,
-    aten: Mapping[str, Any],
     tolerance: float,
     int16: Lower | None = None,
     integers: Function | None = None,
@@ -113,7 +111,6 @@ def _op(
     Args:
         name: of the operator, and of its function in binary.wgsl.
         function: its definition, of float64 arrays.
-        aten: its importer functions.
         tolerance: as for Op.
         int16: its lowering with an int16 operand.
         integers: its definition for int32 operands, of int64 arrays. A comparison gives bools, others give integers.
@@ -129,8 +126,6 @@ def _op(
         infer=_infer_comparison if compares else broadcast_numbers if integers else broadcast,
         reference=_reference(function, integers),
         kernels=(flat.kernel(name, files, ("a", "b"), _params, integers=_of_integers(name) if integers else ()),),
-        aten=aten,
-        onnx=binary_calls.ONNX.get(name, {}),
         int8=Arithmetic(_lower(function, int16), reads_int16=int16 is not None, gives_int16=True, by_element=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
@@ -139,66 +134,21 @@ def _op(
 
 
 OPS = (
-    _op(
-        "div",
-        np.divide,
-        {f"aten.{name}.Tensor": binary_calls.div for name in ("div", "div_")},
-        1e-6,
-        lower_quotient,
-    ),
-    _op(
-        "floor_divide_tensors",
-        np.floor_divide,
-        {"aten.div.Tensor_mode": binary_calls.divide},
-        1e-6,
-        integers=_divided(np.floor_divide),
-    ),
-    _op(
-        "remainder_tensors",
-        np.remainder,
-        {"aten.remainder.Tensor": binary_calls.remainder},
-        1e-6,
-        integers=_divided(np.remainder),
-    ),
-    _op("pow_tensors", np.power, {"aten.pow.Tensor_Tensor": binary_calls.power}, 1e-5),
-    _op("hypot", np.hypot, {"aten.hypot.default": binary_calls.pair("hypot")}, 1e-6),
-    _op("atan2_tensors", np.arctan2, {"aten.atan2.default": binary_calls.pair("atan2_tensors")}, 1e-5),
-    _op(
-        "maximum",
-        np.maximum,
-        {
-            **{f"aten.{name}": binary_calls.extreme("maximum") for name in ("maximum.default", "max.other")},
-            "aten.logical_or.default": binary_calls.logical("maximum"),
-        },
-        0.0,
-        lower_extreme("q16ta_maximum"),
-        np.maximum,
-    ),
-    _op(
-        "minimum",
-        np.minimum,
-        {
-            **{f"aten.{name}": binary_calls.extreme("minimum") for name in ("minimum.default", "min.other")},
-            "aten.logical_and.default": binary_calls.logical("minimum"),
-        },
-        0.0,
-        lower_extreme("q16ta_minimum"),
-        np.minimum,
-    ),
+    _op("div", np.divide, 1e-6, lower_quotient),
+    _op("floor_divide_tensors", np.floor_divide, 1e-6, integers=_divided(np.floor_divide)),
+    _op("remainder_tensors", np.remainder, 1e-6, integers=_divided(np.remainder)),
+    _op("pow_tensors", np.power, 1e-5),
+    _op("hypot", np.hypot, 1e-6),
+    _op("atan2_tensors", np.arctan2, 1e-5),
+    _op("maximum", np.maximum, 0.0, lower_extreme("q16ta_maximum"), np.maximum),
+    _op("minimum", np.minimum, 0.0, lower_extreme("q16ta_minimum"), np.minimum),
     *(
-        _op(name, _holds(compare), aten, 0.0, lower_comparison(f"q16ta_{name}"), compare)
-        for name, compare, aten in (
-            ("gt", np.greater, {f"aten.{name}.Tensor": binary_calls.compare(name) for name in ("gt", "lt")}),
-            ("ge", np.greater_equal, {f"aten.{name}.Tensor": binary_calls.compare(name) for name in ("ge", "le")}),
-            ("eq", np.equal, {"aten.eq.Tensor": binary_calls.compare("eq")}),
-            (
-                "ne",
-                np.not_equal,
-                {
-                    "aten.ne.Tensor": binary_calls.compare("ne"),
-                    "aten.logical_xor.default": binary_calls.logical("ne"),
-                },
-            ),
+        _op(name, _holds(compare), 0.0, lower_comparison(f"q16ta_{name}"), compare)
+        for name, compare in (
+            ("gt", np.greater),
+            ("ge", np.greater_equal),
+            ("eq", np.equal),
+            ("ne", np.not_equal),
         )
     ),
     *(
@@ -208,16 +158,15 @@ OPS = (
             infer=broadcast_numbers,
             reference=_reference(np.add, integers),
             kernels=(Kernel(name, _of_integers(name), (FLOAT,), FLOAT),),
-            aten={f"aten.{aten}.{overload}": binary_calls.bits(name, of_bools) for aten, overload in overloads},
             reads=reads_same_place,
             cases=tuple(map(Case, _SHAPES[:2])),
         )
-        for name, integers, of_bools, overloads in (
-            ("bitwise_and", np.bitwise_and, binary_calls.extreme("minimum"), binary_calls.bitwise("and")),
-            ("bitwise_or", np.bitwise_or, binary_calls.extreme("maximum"), binary_calls.bitwise("or")),
-            ("bitwise_xor", np.bitwise_xor, binary_calls.compare("ne"), binary_calls.bitwise("xor")),
-            ("shift_left", _shifted(np.left_shift), None, binary_calls.shifts("left_shift", "lshift")),
-            ("shift_right", _shifted(np.right_shift), None, binary_calls.shifts("right_shift", "rshift")),
+        for name, integers in (
+            ("bitwise_and", np.bitwise_and),
+            ("bitwise_or", np.bitwise_or),
+            ("bitwise_xor", np.bitwise_xor),
+            ("shift_left", _shifted(np.left_shift)),
+            ("shift_right", _shifted(np.right_shift)),
         )
     ),
     Op(

@@ -1,7 +1,7 @@
 """The table of elementwise functions of one tensor: the definition of each, and the calls that are imported as it.
 
 `unary.py` makes an operator of each row. NaN, infinities and zeros give what torch gives. Definitions that need more
-than an expression are in `float64.py`, importer functions that need more than attributes in `aten_calls.py`.
+than an expression are in `float64.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs
-from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, Import, number
-from q8ta_wgpu.kernels.elementwise import aten_calls, float64
-from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
+from q8ta_wgpu.ir.op import FLOAT_MAX, Attr, number
+from q8ta_wgpu.kernels.elementwise import float64
 
 NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
 POSITIVE = Attr("float", low=1e-30, high=1e30)
@@ -33,8 +32,7 @@ class Row:
         function: its definition, (float64 array, attrs) -> array of the same shape.
         schema: its attributes, at most three.
         aten: functions from the arguments of an aten call to the attributes, by overload name (`relu.default`).
-        rules: importer functions by overload name, for calls that need more.
-        onnx, onnx_rules: the same by ONNX operator.
+        onnx: the same by ONNX operator. Calls that need more are in `q8ta_wgpu/importing/unary_calls.py`.
         clamp: for a function that clamps: attrs -> (low, high).
         as_curve: whether an epilogue can compute it as a piecewise linear curve.
         whole: whether its results are integers.
@@ -49,9 +47,7 @@ class Row:
     function: Callable[[Array, Attrs], Array]
     schema: Mapping[str, Attr] = field(default_factory=dict)
     aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
-    rules: Mapping[str, Import] = field(default_factory=dict)
     onnx: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
-    onnx_rules: Mapping[str, Import] = field(default_factory=dict)
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     as_curve: bool = False
     whole: bool = False
@@ -59,6 +55,13 @@ class Row:
     of_integers: Callable[[Array, Attrs], Array] | None = None
     attrs: tuple[Attrs, ...] = ({},)
     tolerance: float = 1e-5
+
+
+def bounds(low: Any, high: Any) -> Attrs:
+    """Attributes of `clamp`. Bounds may be None or infinite. Where low > high, both are `high`, as in torch."""
+    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
+    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
+    return {"min": min(low, high), "max": high}
 
 
 def _none(args: Mapping[str, Any]) -> Attrs:
@@ -79,14 +82,13 @@ ROWS = (
         float64.clamp,
         schema={"min": NUMBER, "max": NUMBER},
         aten={
-            "relu6.default": lambda _: aten_calls.bounds(0, 6),
-            "hardtanh.default": lambda a: aten_calls.bounds(a["min_val"], a["max_val"]),
-            "clamp.default": lambda a: aten_calls.bounds(a["min"], a["max"]),
-            "clip.default": lambda a: aten_calls.bounds(a["min"], a["max"]),
-            "clamp_min.default": lambda a: aten_calls.bounds(a["min"], None),
-            "clamp_max.default": lambda a: aten_calls.bounds(None, a["max"]),
+            "relu6.default": lambda _: bounds(0, 6),
+            "hardtanh.default": lambda a: bounds(a["min_val"], a["max_val"]),
+            "clamp.default": lambda a: bounds(a["min"], a["max"]),
+            "clip.default": lambda a: bounds(a["min"], a["max"]),
+            "clamp_min.default": lambda a: bounds(a["min"], None),
+            "clamp_max.default": lambda a: bounds(None, a["max"]),
         },
-        onnx_rules={"Clip": aten_calls.onnx_clip},
         clamp=lambda a: (a["min"], a["max"]),
         of_integers=lambda x, a: np.clip(x, int(number(a["min"], INT32)), int(number(a["max"], INT32))),
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
@@ -104,14 +106,11 @@ ROWS = (
         "silu",
         lambda x, _: x * float64.sigmoid(x),
         aten={"silu.default": _none},
-        onnx_rules={"Swish": aten_calls.onnx_swish},
         as_curve=True,
     ),
     Row(
         "gelu",
         lambda x, _: float64.gelu(x),
-        rules={"gelu.default": aten_calls.gelu},
-        onnx_rules=aten_calls.ONNX_GELU,
         as_curve=True,
     ),
     Row("gelu_tanh", lambda x, _: float64.gelu_tanh(x), as_curve=True),
@@ -126,7 +125,6 @@ ROWS = (
         "hardsigmoid",
         lambda x, _: float64.hardsigmoid(x),
         aten={"hardsigmoid.default": _none},
-        onnx_rules={"HardSigmoid": aten_calls.onnx_hardsigmoid},
         as_curve=True,
     ),
     Row(
@@ -182,7 +180,6 @@ ROWS = (
         "pow",
         lambda x, a: np.power(x, a["exponent"]),
         schema={"exponent": NUMBER},
-        rules={"pow.Tensor_Scalar": aten_calls.power, "square.default": aten_calls.power},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
     ),
     Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}, onnx={"Sin": _none}),
@@ -221,24 +218,22 @@ ROWS = (
             name,
             float64.divided(function),
             schema={"divisor": NUMBER},
-            rules=rules,
             whole=name.endswith("divide"),
             jumps=not name.endswith("divide"),
             of_integers=float64.divided_integers(integers),
             attrs=({"divisor": 0.75}, {"divisor": -3.0}),
         )
-        for name, function, integers, rules in (
-            ("floor_divide", np.floor_divide, np.floor_divide, {}),
-            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), lambda x, d: (x - np.fmod(x, d)) // d, {}),
-            ("remainder", np.remainder, np.remainder, {"remainder.Scalar": aten_calls.remainder("remainder")}),
-            ("fmod", np.fmod, np.fmod, {"fmod.Scalar": aten_calls.remainder("fmod")}),
+        for name, function, integers in (
+            ("floor_divide", np.floor_divide, np.floor_divide),
+            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), lambda x, d: (x - np.fmod(x, d)) // d),
+            ("remainder", np.remainder, np.remainder),
+            ("fmod", np.fmod, np.fmod),
         )
     ),
     Row(
         "divide",
         float64.divided(np.divide),
         schema={"divisor": NUMBER},
-        rules=dict.fromkeys(("div.Scalar", "div.Scalar_mode"), aten_calls.divide),
         attrs=({"divisor": 49.0}, {"divisor": -0.1}, {"divisor": 3e-5}),
         tolerance=0,
     ),
@@ -254,7 +249,6 @@ ROWS = (
         "isinf",
         lambda x, _: np.isinf(x).astype(np.float64),
         aten={"isinf.default": _none},
-        onnx_rules={"IsInf": aten_calls.onnx_isinf},
         jumps=True,
         tolerance=0,
     ),
@@ -272,24 +266,18 @@ ROWS = (
             f"{name}_scalar",
             float64.compared(compare),
             schema={"number": NUMBER},
-            rules={f"{name}.Scalar": aten_calls.compare(name), **rules},
-            onnx_rules={"Not": by_aten("aten.logical_not.default", "self")} if name == "eq" else {},
             jumps=True,
             of_integers=float64.compared_integers(compare),
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
-        for name, compare, rules in (
-            ("gt", np.greater, {}),
-            ("ge", np.greater_equal, {}),
-            ("lt", np.less, {}),
-            ("le", np.less_equal, {}),
-            (
-                "eq",
-                np.equal,
-                {"logical_not.default": aten_calls.logical_not, "bitwise_not.default": aten_calls.bitwise_not},
-            ),
-            ("ne", np.not_equal, {}),
+        for name, compare in (
+            ("gt", np.greater),
+            ("ge", np.greater_equal),
+            ("lt", np.less),
+            ("le", np.less_equal),
+            ("eq", np.equal),
+            ("ne", np.not_equal),
         )
     ),
     Row(
@@ -297,14 +285,6 @@ ROWS = (
         lambda x, a: float(np.float32(a["factor"])) * x + float(np.float32(a["term"])),
         schema={"factor": NUMBER, "term": NUMBER},
         aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
-        rules={
-            "pow.Scalar": aten_calls.power_of,
-            "exp2.default": lambda b, a: aten_calls.power_of(b, {"self": 2.0, "exponent": a["self"]}),
-            "log2.default": aten_calls.logarithm(2.0),
-            "log10.default": aten_calls.logarithm(10.0),
-            "rsub.Scalar": aten_calls.rsub,
-            "rsub.Tensor": aten_calls.rsub,
-        },
         onnx={"Neg": lambda _: {"factor": -1.0, "term": 0.0}},
         of_integers=lambda x, a: x * int(a["factor"]) + int(a["term"]),
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),

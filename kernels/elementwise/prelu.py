@@ -3,9 +3,8 @@ chain or of a weighted sum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, PRelu, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.elementwise import chain
 
 
@@ -45,29 +44,6 @@ def _params(call: Call) -> Params:
     return {"inner": np.uint32(np.prod(shape[2:], dtype=np.int64)), "channels": np.uint32(shape[1])}
 
 
-def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    slope = b.array(args["weight"])
-    if slope is None:
-        raise b.refuse("its slopes must be a parameter, found a value computed by the program")
-    if slope.size == 1:
-        return b.emit("leaky_relu", (args["self"],), {"slope": float(slope.reshape(()))})
-    return b.emit("prelu", (args["self"], args["weight"]))
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's PRelu. Its slopes broadcast from the last dimension: one for each channel is (channels, 1, ...)."""
-    x, slope = args["inputs"]
-    slopes, shape = b.array(slope), b.type(x).shape
-    if slopes is not None and slopes.size == 1:
-        return b.aten("aten.prelu.default", {"self": x, "weight": slope})
-    lead = () if slopes is None else (1,) * (len(shape) - slopes.ndim) + slopes.shape
-    if slopes is not None and len(shape) > 1 and lead == (1, shape[1], *[1] * (len(shape) - 2)):
-        return b.emit("prelu", (x, b.constant(slopes.reshape(-1), "slope")))
-    negative = b.emit("clamp", (x,), {"min": -FLOAT_MAX, "max": 0.0})
-    scaled = b.aten("aten.mul.Tensor", {"self": negative, "other": slope})
-    return b.aten("aten.add.Tensor", {"self": b.emit("relu", (x,)), "other": scaled})
-
-
 OPS = (
     Op(
         name="prelu",
@@ -76,8 +52,6 @@ OPS = (
         reference=_reference,
         kernels=(Kernel("prelu", ("prelu", "map"), (FLOAT,), FLOAT, params=_params),),
         reads=reads_same_place,
-        aten={"aten.prelu.default": _import},
-        onnx={"PRelu": _onnx},
         int8=PRelu(_lower, reads_int16=True, gives_int16=True),
         cases=(
             Case(((2, 5, 3, 7), (5,))),

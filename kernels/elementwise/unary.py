@@ -6,8 +6,7 @@ denormal number may count as a zero of the same sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,45 +15,13 @@ from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, Array, Attrs, Call, Tenso
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import (
-    FLOAT_MAX,
-    NUMBERS,
-    Case,
-    Import,
-    Op,
-    Operand,
-    number,
-    one_dtype,
-    reads_same_place,
-    same_as_first,
-)
+from q8ta_wgpu.ir.op import FLOAT_MAX, NUMBERS, Case, Op, Operand, number, one_dtype, reads_same_place, same_as_first
 from q8ta_wgpu.kernels.elementwise import flat
 from q8ta_wgpu.kernels.elementwise.functions import ROWS, Row
 
 _NUMBERS = {row.name.upper(): i for i, row in enumerate(ROWS)}
 
 _SHAPES: tuple[Shape, ...] = ((1, 5, 3, 7), (2, 8, 4, 4), (67,), (3, 1, 5), (2, 3, 2, 3, 5), (7, 13), (3, 11, 1, 1))
-
-
-def _import(op: str, attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
-    return lambda b, args: b.emit(op, (args["self"],), attrs(args))
-
-
-def _aten(row: Row) -> dict[str, Import]:
-    """Importer functions of a row by aten name. In-place names (`relu_.default`) are included: graphs of QAT have
-    them."""
-    rules = dict(row.rules) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
-    in_place = {name.replace(".", "_.", 1): rule for name, rule in rules.items()}
-    return {f"aten.{name}": rule for name, rule in {**rules, **in_place}.items()}
-
-
-def _onnx(row: Row) -> dict[str, Import]:
-    """Importer functions of a row by ONNX operator."""
-
-    def rule(attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
-        return lambda b, args: b.emit(row.name, (args["inputs"][0],), attrs(args))
-
-    return dict(row.onnx_rules) | {name: rule(attrs) for name, attrs in row.onnx.items()}
 
 
 def _params(row: Row) -> Callable[[Call], Params]:
@@ -123,8 +90,6 @@ def _op(index: int, row: Row) -> Op:
         reference=_reference(row),
         schema=row.schema,
         kernels=(_kernel(index, row),),
-        aten=_aten(row),
-        onnx=_onnx(row),
         int8=Elementwise(
             _bounded(row),
             row.clamp,

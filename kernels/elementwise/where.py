@@ -7,19 +7,17 @@ constant of steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, NUMBERS, WIDE_RANGE, Attr, Builder, Case, Op, Operand, one_dtype, reads_same_place
-from q8ta_wgpu.kernels.lib.onnx_calls import by_aten
+from q8ta_wgpu.ir.op import INTEGERS, NUMBERS, WIDE_RANGE, Attr, Case, Op, Operand, one_dtype, reads_same_place
 
 NAMES = ("condition", "a", "b")
 
@@ -120,47 +118,6 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
     return Int8Form("q8ta_where", (0, *operands, np.stack(tables)), {})
 
 
-def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    dtype = _dtype(b, args["self"], args["other"])
-    names = [args["condition"], *(_value(b, args[name], dtype) for name in ("self", "other"))]
-    shapes = [b.type(name).shape for name in names]
-    shape = np.broadcast_shapes(*shapes)
-    if len(shape) > 4:
-        names = [
-            name
-            if found == shape or np.prod(found) == 1
-            else b.aten("aten.expand.default", {"self": name, "size": shape})
-            for name, found in zip(names, shapes, strict=True)
-        ]
-    return b.emit("where", names)
-
-
-def _dtype(b: Builder, *values: Any) -> str:
-    """INT32 where all computed values are int32 and all numbers and constants are integers that int32 holds; else
-    FLOAT32."""
-    computed = {b.type(v).dtype for v in values if isinstance(v, str) and b.array(v) is None}
-    arrays = [b.array(v) if isinstance(v, str) else np.array(v) for v in values]
-    numbers = [x for x in arrays if x is not None]
-    fits = all(x.dtype.kind in "biu" and (x.astype(np.int32) == x).all() for x in numbers)
-    return INT32 if computed == {INT32} and fits else FLOAT32
-
-
-def _value(b: Builder, value: Any, dtype: str) -> str:
-    """The name of an operand. Numbers and constants become constants of `dtype`."""
-    array = b.array(value) if isinstance(value, str) else np.array(value)
-    return str(value) if array is None else b.constant(np.asarray(array, dtype))
-
-
-def _onnx_thresholded(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's ThresholdedRelu: an element that is not above alpha becomes 0."""
-    above = b.emit("gt_scalar", (args["inputs"][0],), {"number": float(args["alpha"])})
-    return _import(b, {"condition": b.truth(above), "self": args["inputs"][0], "other": 0.0})
-
-
-def _import_masked_fill(b: Builder, args: Mapping[str, Any]) -> str:
-    return _import(b, {"condition": args["mask"], "self": args["value"], "other": args["self"]})
-
-
 _SHAPES: tuple[tuple[Shape, ...], ...] = (
     ((1, 5, 3, 7), (1, 5, 3, 7), (1, 5, 3, 7)),
     ((2, 1, 4, 4), (2, 8, 4, 4), (2, 8, 1, 1)),
@@ -175,12 +132,6 @@ OPS = (
         infer=_infer,
         reference=lambda call, arrays: np.where(arrays[0] != 0, arrays[1], arrays[2]),
         kernels=(Kernel("where", ("where", "map", "compute=selected"), (FLOAT,), FLOAT),),
-        aten={
-            **{f"aten.where.{name}": _import for name in ("self", "Scalar", "ScalarSelf", "ScalarOther")},
-            "aten.masked_fill.Scalar": _import_masked_fill,
-            "aten.masked_fill.Tensor": _import_masked_fill,
-        },
-        onnx={"Where": by_aten("aten.where.self", "condition", "self", "other"), "ThresholdedRelu": _onnx_thresholded},
         int8=Arithmetic(_lower, reads_int16=True, gives_int16=True, by_element=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +14,10 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, dims
+from q8ta_wgpu.ir.op import Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import onnx_calls, share
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, weighted
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
@@ -187,91 +185,6 @@ def _few_rows(op: str) -> tuple[Kernel, ...]:
     )
 
 
-def _emit(b: Builder, x: str, weight: str, bias: str | None) -> str:
-    return b.emit("linear", (x, weight, bias or b.constant(np.zeros(b.type(weight).shape[0], np.float32), "bias")))
-
-
-def _import_linear(b: Builder, args: Mapping[str, Any]) -> str:
-    return _emit(b, args["input"], args["weight"], args["bias"])
-
-
-def _product(b: Builder, x: str, matrix: str, bias: str | None = None) -> str:
-    """x @ matrix + bias. A constant matrix makes it a `linear`. A constant x makes it a `linear` of the transposed
-    operands. Otherwise it is a `matmul`."""
-    rank, outputs = len(b.type(matrix).shape), b.type(matrix).shape[-1:]
-    fuses_bias = bias is not None and b.type(bias).shape == outputs and b.is_constant(bias)
-    if rank == 2 and b.is_constant(matrix) and not b.is_constant(x):
-        y = _emit(b, x, b.emit("permute", (matrix,), {"dims": (1, 0)}), bias if fuses_bias else None)
-    else:
-        fuses_bias = False
-        weighted = len(b.type(x).shape) == 2 and rank > 1 and b.is_constant(x) and not b.is_constant(matrix)
-        y = _transpose(b, _emit(b, _transpose(b, matrix), x, None)) if weighted else b.emit("matmul", (x, matrix))
-    return y if bias is None or fuses_bias else b.emit("add", (y, bias), {"alpha": 1.0})
-
-
-def _transpose(b: Builder, x: str) -> str:
-    rank = len(b.type(x).shape)
-    return b.emit("permute", (x,), {"dims": (*range(rank - 2), rank - 1, rank - 2)})
-
-
-def _import_mm(b: Builder, args: Mapping[str, Any]) -> str:
-    return _product(b, args["self"], args["mat2"])
-
-
-def _import_addmm(b: Builder, args: Mapping[str, Any]) -> str:
-    if args["beta"] != 1 or args["alpha"] != 1:
-        raise b.refuse(f"addmm takes beta = alpha = 1, found {args['beta']} and {args['alpha']}")
-    return _product(b, args["mat1"], args["mat2"], args["self"])
-
-
-def _onnx_gemm(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's Gemm: alpha * A' * B' + beta * C. It is a `linear` if alpha and beta are 1 and B and C are constants."""
-    left, right, term = args["inputs"]
-    alpha, beta = float(args["alpha"]), float(args["beta"])
-    if args["transA"]:
-        left = _transpose(b, left)
-    if b.is_constant(right) and not b.is_constant(left) and alpha == beta == 1:
-        outputs = b.type(right).shape[0 if args["transB"] else 1]
-        if term is None or (b.is_constant(term) and b.type(term).shape in ((outputs,), (1, outputs))):
-            bias = (
-                term if term is None or b.type(term).shape == (outputs,) else b.emit("view", (term,), {"shape": (-1,)})
-            )
-            return _emit(b, left, right if args["transB"] else _transpose(b, right), bias)
-    if args["transB"]:
-        right = _transpose(b, right)
-    y = _product(b, left, right)
-    if alpha != 1:
-        y = b.emit("affine", (y,), {"factor": alpha, "term": 0.0})
-    if term is None or beta == 0:
-        return y
-    return b.aten("aten.add.Tensor", {"self": y, "other": term, "alpha": beta})
-
-
-def _import_matmul(b: Builder, args: Mapping[str, Any]) -> str:
-    """torch.matmul. Batch dimensions broadcast. A vector becomes a row if it is the first operand, else a column."""
-    left, right = args["self"], args["other"]
-    row, column = len(b.type(left).shape) == 1, len(b.type(right).shape) == 1
-    if row:
-        left = b.emit("view", (left,), {"shape": (1, -1)})
-    if column:
-        right = b.emit("view", (right,), {"shape": (-1, 1)})
-    batch = np.broadcast_shapes(*(b.type(name).shape[:-2] for name in (left, right)))
-    if len(batch) > 2:
-        # Of more than four dimensions, kernels see the leading ones as one, which does not broadcast.
-        left, right = (_expand_batch(b, name, batch) for name in (left, right))
-    y = _product(b, left, right)
-    shape = [0 if i < len(batch) else -1 for i in range(len(batch) + 2 - row - column)]
-    return b.emit("view", (y,), {"shape": shape}) if row or column else y
-
-
-def _expand_batch(b: Builder, name: str, batch: tuple[int, ...]) -> str:
-    shape = b.type(name).shape
-    lead = (1,) * (len(batch) + 2 - len(shape)) + shape[:-2]
-    if lead[:-1] == batch[:-1] or math.prod(lead[:-1]) == 1:
-        return name
-    return b.aten("aten.expand.default", {"self": name, "size": (*batch, *shape[-2:])})
-
-
 def _float_sizes(call: Call) -> sgemm.Sizes:
     n, c, h, w = dims(call.output)
     return sgemm.Sizes(1, n * c * h, w, call.inputs[1].shape[1])
@@ -295,13 +208,6 @@ linear = Op(
         *sgemm.kernels(sgemm.Product("linear", "linear", ("x", "weight", "y"), _float_sizes), prepack={1: _transposed}),
         *share.kernels(Kernel("linear", ("linear", "map"), (FLOAT,), FLOAT), lambda call: call.inputs[1].shape[1:]),
     ),
-    onnx={"Gemm": _onnx_gemm, "MatMul": onnx_calls.by_aten("aten.matmul.default", "self", "other")},
-    aten={
-        "aten.linear.default": _import_linear,
-        "aten.mm.default": _import_mm,
-        "aten.addmm.default": _import_addmm,
-        "aten.matmul.default": _import_matmul,
-    },
     int8=WeightedSum(_lower, reads_int16=True, gives_int16=True, reads_rows=True),
     cases=(
         _case((1,), 16, 8),

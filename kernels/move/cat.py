@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,9 +13,8 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
-from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import MOVED, Attr, Case, Op, Operand, reads_same_place
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib import onnx_calls
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
 
@@ -71,23 +69,6 @@ def _fits(call: Call, target: Target) -> bool:
     return len(call.inputs) <= MAX_INPUTS
 
 
-def _cat(b: Builder, names: Sequence[str], dim: int) -> str:
-    rank = len(b.type(names[0]).shape)
-    return names[0] if len(names) == 1 else b.emit("cat", names, {"dim": dim % max(rank, 1)})
-
-
-def _import_cat(b: Builder, args: Mapping[str, Any]) -> str:
-    return _cat(b, args["tensors"], args["dim"])
-
-
-def _import_stack(b: Builder, args: Mapping[str, Any]) -> str:
-    rank = len(b.type(args["tensors"][0]).shape)
-    dim = args["dim"] % (rank + 1)
-    # In the shape of a view, 0 keeps the dimension of the same index, -2 that at the same distance from the end.
-    shape = [0] * dim + [1] + [-2] * (rank - dim)
-    return _cat(b, [b.emit("view", (name,), {"shape": shape}) for name in args["tensors"]], dim)
-
-
 def _along(dim: int, extents: Sequence[int], shape: Shape) -> tuple[Shape, ...]:
     return tuple((*shape[:dim], e, *shape[dim + 1 :]) for e in extents)
 
@@ -111,17 +92,6 @@ OPS = (
             ),
             Kernel("cat", ("cat", "map"), (ANY,), ANY, supports=_fits, params=_params),
         ),
-        aten={
-            "aten.cat.default": _import_cat,
-            "aten.concat.default": _import_cat,
-            "aten.concatenate.default": _import_cat,
-            "aten.stack.default": _import_stack,
-        },
-        onnx={
-            "Concat": lambda b, args: _cat(
-                b, args["inputs"], onnx_calls.axis(b, args, len(b.type(args["inputs"][0]).shape))
-            )
-        },
         int8=Moves(),
         reads=reads_same_place,
         cases=(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, reads_same_place
-from q8ta_wgpu.kernels.lib import onnx_calls
+from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
 
 
@@ -37,42 +34,12 @@ def _expand(x: Array, y: Shape, attrs: Attrs) -> Array:
     return np.broadcast_to(x, y)
 
 
-def _grow(b: Builder, x: str, shape: Shape) -> str:
-    old = b.type(x).shape
-    aligned = (0,) * (len(shape) - len(old)) + old
-    wanted = [-1 if new in (-1, extent) else new for new, extent in zip(shape, aligned, strict=True)]
-    return x if wanted == [-1] * len(old) else b.emit("expand", (x,), {"shape": wanted})
-
-
-def _import_expand(b: Builder, args: Mapping[str, Any]) -> str:
-    return _grow(b, args["self"], tuple(args["size"]))
-
-
-def _onnx_expand(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's Expand, to the broadcast of its operand's shape and a given one."""
-    x, old = args["inputs"][0], b.type(args["inputs"][0]).shape
-    wanted = onnx_calls.integers(b, args, 1, "shape") or []
-    if any(not 1 <= n <= MAX_EXTENT for n in wanted):
-        raise b.refuse(f"its shape must be numbers from 1 to {MAX_EXTENT}, found {wanted}")
-    return _grow(b, x, np.broadcast_shapes(old, tuple(wanted)))
-
-
-def _onnx_tile(b: Builder, args: Mapping[str, Any]) -> str:
-    return b.emit("repeat", (args["inputs"][0],), {"repeats": onnx_calls.integers(b, args, 1, "repeats") or []})
-
-
-def _import_expand_as(b: Builder, args: Mapping[str, Any]) -> str:
-    return _grow(b, args["self"], b.type(args["other"]).shape)
-
-
 expand = move(
     "expand",
     shape=_expand_shape,
     digits=_expand_digits,
     reference=_expand,
     schema={"shape": Attr("ints", low=-1, high=MAX_EXTENT)},
-    onnx={"Expand": _onnx_expand},
-    aten={"aten.expand.default": _import_expand, "aten.expand_as.default": _import_expand_as},
     reads=reads_same_place,
     kernels=splat_kernels("expand", _expand_digits),
     cases=(
@@ -98,7 +65,6 @@ expand_batch = move(
     digits=_expand_digits,
     reference=_expand,
     schema={"size": Attr("int", low=1)},
-    aten={},
     reads=reads_same_place,
     cases=(
         ((1, 3, 5), {"size": 3}),
@@ -135,8 +101,6 @@ repeat = move(
     digits=_repeat_digits,
     reference=_repeat,
     schema={"repeats": Attr("ints", low=1, high=MAX_EXTENT)},
-    onnx={"Tile": _onnx_tile},
-    aten={"aten.repeat.default": lambda b, args: b.emit("repeat", (args["self"],), {"repeats": list(args["repeats"])})},
     cases=(
         ((2, 3, 3, 5), {"repeats": (1, 2, 3, 2)}),
         ((3, 5), {"repeats": (2, 2, 3)}),
@@ -164,18 +128,12 @@ def _flip(x: Array, y: Shape, attrs: Attrs) -> Array:
     return np.flip(x, tuple(attrs["dims"]))
 
 
-def _import_flip(b: Builder, args: Mapping[str, Any]) -> str:
-    rank = max(len(b.type(args["self"]).shape), 1)
-    return b.emit("flip", (args["self"],), {"dims": sorted({d % rank for d in args["dims"]})})
-
-
 flip = move(
     "flip",
     shape=_flip_shape,
     digits=_flip_digits,
     reference=_flip,
     schema={"dims": Attr("ints", low=0, high=63)},
-    aten={"aten.flip.default": _import_flip},
     cases=(
         ((2, 5, 3, 7), {"dims": (3,)}),
         ((2, 5, 3, 7), {"dims": (0, 1, 2)}),

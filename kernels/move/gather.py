@@ -3,8 +3,7 @@ with one computed index are imported as it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Case, Op, Operand
 
 LARGEST_INDEX = 1 << 24
 """The largest index in float32, which holds every integer up to it."""
@@ -58,30 +57,6 @@ def from_end(call: Call, count: int) -> np.uint32:
     return np.uint32(count if call.attrs["from_end"] else 0)
 
 
-def along(b: Builder, x: str, dim: int, indices: str, from_end: bool = False) -> str:
-    """The rows of `x` along `dim` at computed indices of any shape. The dimensions of the indices replace `dim`."""
-    shape, found = b.type(x).shape, b.type(indices).shape
-    trailing = len(shape) - dim - 1
-    flat = b.emit("view", (indices,), {"shape": (*[1] * dim, -1, *[1] * trailing)})
-    y = b.emit("gather", (x, flat), {"dim": dim, "from_end": from_end})
-    if len(found) == 1:
-        return y
-    return b.emit("view", (y,), {"shape": (*[0] * dim, *([-1, *found[1:]] if found else []), *[-2] * trailing)})
-
-
-def elements(b: Builder, x: str, dim: int, indices: str) -> str:
-    """torch.gather with computed indices. In dimensions other than `dim`, `x` is sliced to the extents of the
-    indices."""
-    for i, (extent, count) in enumerate(zip(b.type(x).shape, b.type(indices).shape, strict=True)):
-        if i != dim and count < extent:
-            x = b.aten("aten.slice.Tensor", {"self": x, "dim": i, "start": 0, "end": count, "step": 1})
-    return b.emit("gather", (x, indices), {"dim": dim, "from_end": False})
-
-
-def _import_embedding(b: Builder, args: Mapping[str, Any]) -> str:
-    return along(b, args["weight"], 0, args["indices"])
-
-
 def _params(call: Call) -> Params:
     dim = call.attrs["dim"]
     return {"axis": np.uint32(dim + 4 - len(call.output.shape)), "from_end": from_end(call, call.inputs[0].shape[dim])}
@@ -103,7 +78,6 @@ OPS = (
                 params=_params,
             ),
         ),
-        aten={"aten.embedding.default": _import_embedding},
         rows=lambda call: call.inputs[0].shape[call.attrs["dim"]],
         cases=(
             Case(((2, 3, 3, 7), (2, 3, 3, 5)), {"dim": 3, "from_end": True}),

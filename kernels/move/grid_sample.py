@@ -3,8 +3,7 @@ border or a reflection, by the padding mode."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Op, Operand
+from q8ta_wgpu.ir.op import Attr, Case, Op, Operand
 
 MODES = ("bilinear", "nearest")
 PADDINGS = ("zeros", "border", "reflection")
@@ -78,27 +77,6 @@ def _params(call: Call) -> Params:
     }
 
 
-def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    mode, padding = int(args["interpolation_mode"]), int(args["padding_mode"])
-    shape = b.type(args["input"]).shape
-    if len(shape) != 4 or mode >= len(MODES) or padding >= len(PADDINGS):
-        raise b.refuse(
-            f"it takes images (n, c, h, w) in the modes {' and '.join(MODES)}, with padding by {', '.join(PADDINGS)}: "
-            f"found {shape}, mode {mode} and padding {padding} of torch's numbers"
-        )
-    attrs = {"mode": MODES[mode], "padding": PADDINGS[padding], "align_corners": bool(args["align_corners"])}
-    return b.emit("grid_sample", (args["input"], args["grid"]), attrs)
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    x, grid = args["inputs"]
-    mode = {"linear": "bilinear"}.get(args["mode"], args["mode"])
-    if len(b.type(x).shape) != 4 or mode not in MODES or args["padding_mode"] not in PADDINGS:
-        raise b.refuse(f"of images it takes the modes linear and nearest, found {args['mode']} of {b.type(x).shape}")
-    attrs = {"mode": mode, "padding": args["padding_mode"], "align_corners": bool(args["align_corners"])}
-    return b.emit("grid_sample", (x, grid), attrs)
-
-
 def _case(x: Shape, grid: Shape, mode: str, padding: str, align_corners: bool) -> Case:
     return Case((x, grid), {"mode": mode, "padding": padding, "align_corners": align_corners})
 
@@ -115,8 +93,6 @@ OPS = (
             "align_corners": Attr("bool"),
         },
         kernels=(Kernel("grid_sample", ("grid_sample", "map"), (FLOAT,), FLOAT, params=_params),),
-        onnx={"GridSample": _onnx},
-        aten={f"aten.{name}.default": _import for name in ("grid_sampler", "grid_sampler_2d")},
         cases=(
             _case((2, 5, 3, 7), (2, 11, 4, 2), "bilinear", "zeros", False),
             _case((1, 3, 6, 5), (1, 13, 3, 2), "bilinear", "border", True),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, RANGES, Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Import, dims
+from q8ta_wgpu.ir.op import Attr, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.strided import Digit, move, permuted
 
@@ -29,58 +26,6 @@ def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
 
 def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
     return x.transpose(attrs["dims"])
-
-
-def _permute(b: Builder, x: str, dims: Sequence[int]) -> str:
-    rank = len(b.type(x).shape)
-    order = [d % rank for d in dims]
-    return x if order == list(range(rank)) else b.emit("permute", (x,), {"dims": order})
-
-
-def _import_permute(b: Builder, args: Mapping[str, Any]) -> str:
-    return _permute(b, args["self"], args["dims"])
-
-
-def _swap(b: Builder, x: str, first: int, second: int) -> str:
-    order = list(range(len(b.type(x).shape)))
-    if order:
-        order[first], order[second] = order[second], order[first]
-    return _permute(b, x, order)
-
-
-def _import_transpose(b: Builder, args: Mapping[str, Any]) -> str:
-    first, second = (args[k] for k in (("dim0", "dim1") if "dim0" in args else ("axis0", "axis1")))
-    return _swap(b, args["self"], first, second)
-
-
-def _import_t(b: Builder, args: Mapping[str, Any]) -> str:
-    return _swap(b, args["self"], 0, -1) if len(b.type(args["self"]).shape) == 2 else str(args["self"])
-
-
-def _import_mt(b: Builder, args: Mapping[str, Any]) -> str:
-    return _swap(b, args["self"], -1, -2)
-
-
-def _import_reversed(b: Builder, args: Mapping[str, Any]) -> str:
-    return _permute(b, args["self"], range(len(b.type(args["self"]).shape))[::-1])
-
-
-def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
-    rank = len(b.type(args["self"]).shape)
-    pairs = [[args[k]] if isinstance(args[k], int) else args[k] for k in ("source", "destination")]
-    source, destination = ([d % rank for d in dims] for dims in pairs)
-    moved = dict(zip(destination, source, strict=True))
-    rest = iter(d for d in range(rank) if d not in source)
-    return _permute(b, args["self"], [moved[i] if i in moved else next(rest) for i in range(rank)])
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    x = args["inputs"][0]
-    rank = len(b.type(x).shape)
-    order = args.get("perm") or list(range(rank))[::-1]
-    if sorted(order) != list(range(rank)):
-        raise b.refuse(f"its perm {list(order)} is no order of {rank} dimensions")
-    return _permute(b, x, order)
 
 
 def _transposes(call: Call, target: Target) -> bool:
@@ -115,17 +60,6 @@ TRANSPOSED = Kernel(
     threads=_transpose_threads,
 )
 
-_IMPORTS: Mapping[str, Import] = {
-    "permute.default": _import_permute,
-    "transpose.int": _import_transpose,
-    "swapaxes.default": _import_transpose,
-    "swapdims.default": _import_transpose,
-    "t.default": _import_t,
-    "mT.default": _import_mt,
-    "numpy_T.default": _import_reversed,
-    "movedim.int": _import_movedim,
-    "movedim.intlist": _import_movedim,
-}
 
 permute = move(
     "permute",
@@ -133,8 +67,6 @@ permute = move(
     digits=_digits,
     reference=_reference,
     schema={"dims": Attr("ints", low=0, high=63)},
-    aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
-    onnx={"Transpose": _onnx},
     cases=(
         ((2, 5, 3, 7), {"dims": (0, 2, 3, 1)}),
         ((2, 8, 4, 4), {"dims": (3, 1, 0, 2)}),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, four_words
 from q8ta_wgpu.ir.layout import Layout, Shape
-from q8ta_wgpu.ir.op import Builder, Import, extent, reads_same_place
+from q8ta_wgpu.ir.op import extent, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, Digits, move, permuted
 
 Split = Callable[[Shape, Attrs], tuple[Shape, tuple[int, ...]]]
@@ -32,11 +31,6 @@ def _reference(split: Split) -> Callable[[Array, Shape, Attrs], Array]:
         return x.reshape(shape).transpose(dims).reshape(y)
 
     return reference
-
-
-def _import(op: str, factor: str) -> Import:
-    """The importer. With a factor of 1 it adds no node."""
-    return lambda b, args: args["self"] if args[factor] == 1 else b.emit(op, (args["self"],), {factor: args[factor]})
 
 
 def _shuffle_shape(x: Shape, attrs: Attrs) -> Shape:
@@ -68,34 +62,12 @@ def _shuffle_kernel(layout: Layout) -> Kernel:
     )
 
 
-def _onnx_depth_to_space(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's DepthToSpace. Mode CRD is a pixel_shuffle; for mode DCR the channels are reordered first."""
-    x, block = args["inputs"][0], int(args["blocksize"])
-    if args.get("mode") != "CRD":
-        x = _regrouped(b, x, (block * block, -1))
-    return b.emit("pixel_shuffle", (x,), {"upscale_factor": block})
-
-
-def _onnx_space_to_depth(b: Builder, args: Mapping[str, Any]) -> str:
-    y = b.emit("pixel_unshuffle", (args["inputs"][0],), {"downscale_factor": int(args["blocksize"])})
-    return y if args.get("mode") == "CRD" else _regrouped(b, y, (-1, int(args["blocksize"]) ** 2))
-
-
-def _regrouped(b: Builder, x: str, groups: tuple[int, int]) -> str:
-    """`x` with its channels, seen as a matrix of shape `groups`, transposed."""
-    split = b.emit("view", (x,), {"shape": (0, *groups, -2, -2)})
-    transposed = b.emit("permute", (split,), {"dims": (0, 2, 1, 3, 4)})
-    return b.emit("view", (transposed,), {"shape": (0, -1, -2, -2)})
-
-
 pixel_shuffle = move(
     "pixel_shuffle",
     shape=_shuffle_shape,
     digits=_digits(_shuffle_split),
     reference=_reference(_shuffle_split),
     schema={"upscale_factor": extent()},
-    onnx={"DepthToSpace": _onnx_depth_to_space},
-    aten={"aten.pixel_shuffle.default": _import("pixel_shuffle", "upscale_factor")},
     keeps_words=False,
     reads=_shuffle_reads,
     kernels=tuple(_shuffle_kernel(layout) for layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)),
@@ -132,8 +104,6 @@ pixel_unshuffle = move(
     digits=_digits(_unshuffle_split),
     reference=_reference(_unshuffle_split),
     schema={"downscale_factor": extent()},
-    onnx={"SpaceToDepth": _onnx_space_to_depth},
-    aten={"aten.pixel_unshuffle.default": _import("pixel_unshuffle", "downscale_factor")},
     keeps_words=False,
     reads=_unshuffle_reads,
     cases=(
@@ -164,10 +134,6 @@ channel_shuffle = move(
     digits=_digits(_channel_split),
     reference=_reference(_channel_split),
     schema={"groups": extent()},
-    aten={
-        f"aten.{name}.default": _import("channel_shuffle", "groups")
-        for name in ("channel_shuffle", "native_channel_shuffle")
-    },
     reads=reads_same_place,
     cases=(
         ((2, 12, 3, 5), {"groups": 3}),

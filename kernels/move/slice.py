@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,8 +10,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout, Shape, packed_axis
-from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, Builder, Import, extent, reads_beside_dim
-from q8ta_wgpu.kernels.lib import onnx_calls
+from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, extent, reads_beside_dim
 from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
@@ -68,115 +65,6 @@ def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
     return x[(*index, slice(attrs["start"], attrs["end"], attrs["step"]))]
 
 
-def _slice(b: Builder, x: str, dim: int, start: int, end: int, step: int = 1, extent: int = 0) -> str:
-    """A slice, or `x` itself if everything is selected. Negative bounds stay negative, so that they are also correct
-    for other input sizes."""
-    shape = b.type(x).shape
-    dim %= max(len(shape), 1)
-    if start == 0 and end >= shape[dim] and step == 1:
-        return x
-    bounds = {"start": max(start, -MAX_EXTENT), "end": min(max(end, -MAX_EXTENT), MAX_EXTENT)}
-    return b.emit("slice", (x,), {"dim": dim, **bounds, "step": step, "extent": extent})
-
-
-def _fixed(b: Builder, x: str, dim: int, end: int) -> int:
-    """The attribute `extent` of a slice that ends at `end`. If the end is the input's extent, it could mean a number or
-    the end of the dimension, so that the slice is only defined for this extent."""
-    count = b.type(x).shape[dim]
-    return count if end == count else 0
-
-
-def _import_slice(b: Builder, args: Mapping[str, Any]) -> str:
-    x, dim, start = args["self"], args["dim"], args["start"] or 0
-    end = MAX_EXTENT if args["end"] is None else args["end"]
-    return _slice(b, x, dim, start, end, args["step"], _fixed(b, x, dim, end))
-
-
-def _import_narrow(b: Builder, args: Mapping[str, Any]) -> str:
-    x, dim, start = args["self"], args["dim"], args["start"]
-    if start < 0:
-        start += b.type(x).shape[dim]
-    end = start + args["length"]
-    return _slice(b, x, dim, start, end, extent=_fixed(b, x, dim, end))
-
-
-def _select(b: Builder, x: str, dim: int, index: int, extent: int = 0) -> str:
-    shape = b.type(x).shape
-    dim %= len(shape)
-    row = _slice(b, x, dim, index, index + 1 if index != -1 else MAX_EXTENT, extent=extent)
-    # In the shape of a view, 0 keeps the dimension of the same index, -2 that at the same distance from the end.
-    return b.emit("view", (row,), {"shape": [0] * dim + [-2] * (len(shape) - 1 - dim)})
-
-
-def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
-    return _select(b, args["self"], args["dim"], args["index"])
-
-
-def _import_unbind(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    count = b.type(args["self"]).shape[args["dim"]]
-    return [_select(b, args["self"], args["dim"], i, count) for i in range(count)]
-
-
-def _slices(b: Builder, x: str, dim: int, sizes: Sequence[int]) -> list[str]:
-    count, ends = b.type(x).shape[dim], list(itertools.accumulate(sizes))
-    return [_slice(b, x, dim, end - size, end, extent=count) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _import_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    x, dim = args["self"], args["dim"]
-    count = b.type(x).shape[dim]
-    if isinstance(args.get("split_sizes", args.get("split_size")), list):
-        return _slices(b, x, dim, args.get("split_sizes", args.get("split_size")) or ())
-    size = args["split_size"] if "split_size" in args else -(-count // args["chunks"])
-    return _slices(b, x, dim, [min(size, count - start) for start in range(0, count, size)])
-
-
-_IMPORTS: Mapping[str, Import] = {
-    "slice.Tensor": _import_slice,
-    "narrow.default": _import_narrow,
-    "select.int": _import_select,
-    "unbind.int": _import_unbind,
-    "split.Tensor": _import_split,
-    "split.sizes": _import_split,
-    "split_with_sizes.default": _import_split,
-    "chunk.default": _import_split,
-}
-
-
-def _onnx_slice(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's Slice. A negative step is a flip and a slice."""
-    x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
-    starts = onnx_calls.integers(b, args, 1, "starts") or []
-    ends = onnx_calls.integers(b, args, 2, "ends") or []
-    axes = onnx_calls.axes(b, args, rank, 3)
-    steps = onnx_calls.integers(b, args, 4, "steps") or [1] * len(starts)
-    for dim, start, end, step in zip(range(rank) if axes is None else axes, starts, ends, steps, strict=False):
-        extent = b.type(x).shape[dim]
-        first, last, step = slice(start, end, step).indices(extent)
-        if not range(first, last, step):
-            raise b.refuse(f"it takes no element of dimension {dim}, {start}:{end}:{step} of {extent}")
-        if step > 0:
-            x = _slice(b, x, dim, first, last, step, extent)
-        else:
-            x = b.aten("aten.flip.default", {"self": x, "dims": [dim]})
-            x = _slice(b, x, dim, extent - 1 - first, extent - 1 - last, -step, extent)
-    return str(x)
-
-
-def _onnx_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """ONNX's Split, into slices of the sizes in its input, or into equal slices for all outputs."""
-    x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
-    dim = onnx_calls.axis(b, args, len(shape))
-    sizes = onnx_calls.integers(b, args, 1, "split")
-    if sizes is None:
-        count = int(args.get("num_outputs") or args["outputs"])
-        each = -(-shape[dim] // max(count, 1))
-        sizes = [min(each, shape[dim] - start) for start in range(0, shape[dim], max(each, 1))]
-    if sum(sizes) != shape[dim] or min(sizes, default=0) < 1:
-        raise b.refuse(f"its parts {sizes} are not those of {shape[dim]} elements")
-    return _slices(b, x, dim, sizes)
-
-
 _BOUND = Attr("int", low=-MAX_EXTENT, high=MAX_EXTENT)
 
 slices = move(
@@ -191,8 +79,6 @@ slices = move(
         "step": extent(),
         "extent": extent(0),  # the only extent of the dimension for which the slice is defined, or 0 for any
     },
-    aten={f"aten.{name}": rule for name, rule in _IMPORTS.items()},
-    onnx={"Slice": _onnx_slice, "Split": _onnx_split},
     reads=reads_beside_dim,
     kernels=kernels("slice.runs", "slice", _runs, _runs_params, wide=("x", "y")),
     cases=(

@@ -11,7 +11,6 @@ store = move(
     digits=lambda x, y, attrs: (list(zip(x, strides(x), strict=True)), 0),
     reference=lambda x, y, attrs: x,
     schema={},
-    aten={},
     cases=(((2, 5, 3, 7), {}), ((13,), {}), ((2, 3, 2, 3, 5), {}), ((1, 8, 4, 16), {})),
 )
 

@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, LayoutSet, Names, Params, four_words
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
-from q8ta_wgpu.ir.op import INTEGERS, MOVED, Attr, Case, Import, Op, Operand, Reads
+from q8ta_wgpu.ir.op import INTEGERS, MOVED, Attr, Case, Op, Operand, Reads
 from q8ta_wgpu.ir.target import Target
 
 Digit = tuple[int, int]
@@ -277,8 +277,6 @@ def move(
     digits: Digits,
     reference: Callable[[Array, Shape, Attrs], Array],
     schema: Mapping[str, Attr],
-    aten: Mapping[str, Import],
-    onnx: Mapping[str, Import] | None = None,
     cases: Sequence[tuple[Shape, Attrs]],
     reads: Reads | None = None,
     kernels: Sequence[Kernel] = (),
@@ -291,7 +289,7 @@ def move(
         shape: the shape rule.
         digits: the move, for the kernels.
         reference: the definition in numpy: (input, result shape, attributes) -> result.
-        schema, aten, onnx, reads: as for Op.
+        schema, reads: as for Op.
         cases: (input shape, attributes) of the tested calls.
         kernels: faster kernels for some calls and layouts, preferred first.
         keeps_words: whether the operator can move whole words at all; False leaves out the kernels for that.
@@ -317,8 +315,6 @@ def move(
             *(_word_kernels(name, digits) if keeps_words else ()),
             Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),
         ),
-        aten=aten,
-        onnx=onnx or {},
         int8=Moves(),
         reads=reads,
         cases=tuple(Case((x,), attrs) for x, attrs in cases),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, extent
+from q8ta_wgpu.ir.op import Attr, extent
 from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
 
@@ -33,19 +30,12 @@ def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
     return np.take(windows, range(0, windows.shape[attrs["dim"]], attrs["step"]), attrs["dim"])
 
 
-def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    rank = len(b.type(args["self"]).shape)
-    attrs = {"dim": args["dimension"] % rank, "size": args["size"], "step": args["step"]}
-    return b.emit("unfold", (args["self"],), attrs)
-
-
 unfold = move(
     "unfold",
     shape=_shape,
     digits=_digits,
     reference=_reference,
     schema={"dim": Attr("int", low=0, high=63), "size": extent(), "step": extent()},
-    aten={"aten.unfold.default": _import},
     keeps_words=False,
     cases=(
         ((2, 5, 7), {"dim": 2, "size": 3, "step": 2}),

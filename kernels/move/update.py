@@ -6,8 +6,7 @@ An update of a state is lowered to `update_rows`, which writes only the rows, in
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from q8ta_wgpu.ir.graph import RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical, word_count
-from q8ta_wgpu.ir.op import MOVED, Attr, Builder, Case, Op, Operand, extent
+from q8ta_wgpu.ir.op import MOVED, Attr, Case, Op, Operand, extent
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX, from_end
-from q8ta_wgpu.kernels.move.view import flexible
 
 _SCHEMA = {"dim": Attr("int", low=0, high=3), "from_end": Attr("bool")}
 ROWS_SCHEMA = {**_SCHEMA, "extent": extent()}
@@ -129,28 +127,6 @@ def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
     )
 
 
-def write(b: Builder, x: str, dim: int, indices: str, values: str, from_end: bool) -> str:
-    """`x` with values written at computed indices of a dimension. The indices may have any shape, which replaces the
-    dimension in the shape of the values. Negative ones count from the end if `from_end` is set."""
-    shape, count, old = b.type(x).shape, b.type(indices).shape, b.type(values).shape
-    if len(shape) > 4:
-        raise b.refuse(f"it writes at computed indices into {shape}: up to 4 dimensions are supported")
-    dim %= len(shape)
-    wanted = (*shape[:dim], *count, *shape[dim + 1 :])
-    if lead := (1,) * (len(wanted) - len(old)):
-        values = b.emit("view", (values,), {"shape": flexible(old, (*lead, *old))})
-    if (*lead, *old) != wanted:
-        values = b.emit("expand", (values,), {"shape": wanted})
-    if len(count) != 1:
-        indices = b.emit("view", (indices,), {"shape": (-1,)})
-        values = b.emit("view", (values,), {"shape": (*[0] * dim, math.prod(count), *[-2] * (len(shape) - dim - 1))})
-    return b.emit("update", (x, values, indices), {"dim": dim, "from_end": from_end})
-
-
-def _import_copy(b: Builder, args: Mapping[str, Any]) -> str:
-    return write(b, args["self"], args["dim"], args["index"], args["source"], from_end=False)
-
-
 OPS = (
     Op(
         name="update",
@@ -159,7 +135,6 @@ OPS = (
         reference=_reference,
         schema=_SCHEMA,
         kernels=(Kernel("update", ("update", "map"), (ANY, ANY, FLOAT), ANY, params=index_params, turns=_count),),
-        aten={"aten.index_copy.default": _import_copy},
         int8=Moves(),
         rows=lambda call: call.output.shape[call.attrs["dim"]],
         work=lambda call: call.output.numel * call.inputs[-1].numel,

@@ -20,7 +20,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
-from q8ta_wgpu.kernels.move.upsample_nearest import SIZES, importer, resized
+from q8ta_wgpu.kernels.move.upsample_nearest import SIZES, resized
 
 FRACTION = 18
 """Fraction bits of an input coordinate."""
@@ -161,11 +161,6 @@ OPS = (
                 params=_params,
             ),
         ),
-        aten={
-            f"aten.upsample_{name}.{overload}": importer("upsample_bilinear", spatial)
-            for name, spatial in (("linear1d", 1), ("bilinear2d", 2))
-            for overload in ("vec", "default")
-        },
         int8=Arithmetic(_lower, reads_int16=True, gives_int16=True),
         cases=(
             _case((2, 5, 3, 7), (2.0, 2.0), (0, 0), False),

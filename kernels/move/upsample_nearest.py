@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,8 @@ from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Builder, Case, Import, Op, Operand
+from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Case, Op, Operand
 from q8ta_wgpu.kernels.lib import channels
-from q8ta_wgpu.kernels.move import onnx_resize
 
 LARGEST_SCALE = 1024.0
 
@@ -86,49 +84,6 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | No
     return (first // int(factor), last // int(factor)) if integer and len(call.output.shape) == 4 else None
 
 
-def importer(op: str, spatial: int, **attrs: bool) -> Import:
-    """The importer of the resizing operator `op`.
-
-    A size that is a multiple of the input's is imported as a scale factor: most networks compute it from the size of
-    another value, and a factor is also correct after `model.reshape`. The `.vec` overloads of aten have lists of scale
-    factors, the others a number for each dimension.
-
-    Args:
-        op: the operator.
-        spatial: number of dimensions that are resized, 1 or 2.
-        attrs: attributes besides SIZES; align_corners is taken from the call.
-    """
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x = args.get("input", args.get("self"))
-        extents = b.type(x).shape[-spatial:]
-        sizes = list(args["output_size"] or [0] * spatial)
-        names = ("scales",) if spatial == 1 else ("scales_h", "scales_w")
-        factors = args["scale_factors"] if "scale_factors" in args else [args[name] for name in names]
-        factors = [float(f or 0) for f in factors or [0] * spatial]
-        for i, (extent, size, factor) in enumerate(zip(extents, sizes, factors, strict=True)):
-            if size and not factor and size % extent == 0 and size <= extent * LARGEST_SCALE:
-                factors[i] = size / extent
-            if factors[i] and math.floor(extent * factors[i]) == (size or math.floor(extent * factors[i])):
-                sizes[i] = 0
-            elif factor:
-                raise b.refuse(f"its size {size} and its scale {factor} for {extent} elements contradict each other")
-        lead = [1.0] * (2 - spatial)
-        full = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], **attrs}
-        if "align_corners" in args:
-            full["align_corners"] = bool(args["align_corners"])
-        return b.emit(op, (x,), full)
-
-    return rule
-
-
-_ATEN = {
-    f"aten.{name}{spatial}d.{overload}": importer("upsample_nearest", spatial, exact=exact)
-    for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
-    for spatial in (1, 2)
-    for overload in ("vec", "default")
-}
-
 OPS = (
     Op(
         name="upsample_nearest",
@@ -145,8 +100,6 @@ OPS = (
             ),
             Kernel("upsample_nearest", ("upsample_nearest", "map"), (ANY,), ANY, params=_params),
         ),
-        aten=_ATEN,
-        onnx={"Resize": onnx_resize.resize, "Upsample": onnx_resize.resize},
         int8=Moves(),
         reads=_reads,
         cases=(

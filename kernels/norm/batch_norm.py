@@ -4,7 +4,7 @@ may be fused."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, reads_same_place
+from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.elementwise import chain
-from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS, gamma_and_beta
+from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -78,26 +78,8 @@ def _valid_variance(call: Call, arrays: Sequence[Array | None]) -> str:
 VARIANCE = Operand("variance", constant=True, valid=_valid_variance)
 
 
-def _import(b: Builder, args: Mapping[str, Any]) -> str:
-    if args.get("training"):
-        raise b.refuse("it uses the batch's own statistics: export the module in eval mode")
-    if args["running_mean"] is None or args["running_var"] is None:
-        raise b.refuse("it has no running statistics: train it with track_running_stats=True, or use an instance norm")
-    affine = gamma_and_beta(b, args, b.type(args["running_mean"]).shape)
-    operands = (args["input"], *affine, args["running_mean"], args["running_var"])
-    return b.emit("batch_norm", operands, {"eps": float(args["eps"])})
-
-
 def _case(shape: Shape, values: str = "random") -> Case:
     return Case((shape, *((shape[1],),) * 4), {"eps": 1e-5}, values)
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    x, gamma, beta, mean, variance = args["inputs"]
-    arguments = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
-    return b.aten(
-        "aten.batch_norm.default", {**arguments, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
-    )
 
 
 batch_norm = Op(
@@ -107,11 +89,6 @@ batch_norm = Op(
     reference=_reference,
     schema={"eps": EPS},
     kernels=(Kernel("batch_norm", ("map", "compute=batch_norm"), (FLOAT,), FLOAT, params=_params),),
-    aten={
-        "aten.batch_norm.default": _import,
-        "aten._native_batch_norm_legit_no_training.default": lambda b, args: [_import(b, args)],
-    },
-    onnx={"BatchNormalization": _onnx},
     int8=Normalization(_lower, _factor_and_term, reads_int16=True, gives_int16=True, reads_float32=True),
     reads=reads_same_place,
     cases=(

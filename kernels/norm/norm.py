@@ -6,8 +6,7 @@ instance_norm is group_norm with as many groups as channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Rowwise
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Builder, Case, Op, Operand, extent
-from q8ta_wgpu.kernels.lib import onnx_calls, rows
+from q8ta_wgpu.ir.op import Case, Op, Operand, extent
+from q8ta_wgpu.kernels.lib import rows
 from q8ta_wgpu.kernels.norm import norm_int8
-from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS, gamma_and_beta
+from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS
 
 
 def _infer_layer_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -92,78 +91,6 @@ def _group_params(call: Call, item: int) -> Params:
     }
 
 
-def _import_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    return b.emit(
-        "layer_norm",
-        (args["input"], *gamma_and_beta(b, args, tuple(args["normalized_shape"]))),
-        {"eps": float(args["eps"])},
-    )
-
-
-def _import_native_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    return [_import_layer_norm(b, args)]
-
-
-def _import_rms_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    gamma = args["weight"] or b.constant(np.ones(tuple(args["normalized_shape"]), np.float32), "gamma")
-    eps = float(np.finfo(np.float32).eps) if args["eps"] is None else float(args["eps"])
-    return b.emit("rms_norm", (args["input"], gamma), {"eps": eps})
-
-
-def _import_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    affine = gamma_and_beta(b, args, b.type(args["input"]).shape[1:2])
-    return b.emit("group_norm", (args["input"], *affine), {"groups": args["num_groups"], "eps": float(args["eps"])})
-
-
-def _import_instance_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    if not args["use_input_stats"]:
-        return str(b.aten("aten.batch_norm.default", {**args, "training": False}))
-    return _import_group_norm(b, {**args, "num_groups": b.type(args["input"]).shape[1]})
-
-
-def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """ONNX's LayerNormalization and RMSNormalization over the last dimensions. gamma and beta may broadcast."""
-    x, gamma, beta = (*args["inputs"], None)[:3]
-    shape = b.type(x).shape
-    normalized = shape[onnx_calls.axis(b, args, len(shape)) :]
-    parameters = [
-        name if name is None or b.type(name).shape == normalized else b.constant(_broadcast(b, name, normalized))
-        for name in (gamma, beta)
-    ]
-    arguments = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
-    rms = args["operator"] == "RMSNormalization"
-    y: str = b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**arguments, "eps": float(args["epsilon"])})
-    return [y] if args["outputs"] == 1 else [y, *_onnx_statistics(b, args, x, len(shape) - len(normalized))]
-
-
-def _onnx_statistics(b: Builder, args: Mapping[str, Any], x: str, first: int) -> list[str]:
-    """The second and third result of LayerNormalization: mean and inverse standard deviation."""
-    over = {"dim": list(range(first, len(b.type(x).shape))), "keepdim": True}
-    mean: str = b.aten("aten.mean.dim", {"self": x, **over})
-    squares = b.emit("pow", (b.aten("aten.sub.Tensor", {"self": x, "other": mean}),), {"exponent": 2.0})
-    variance = b.aten("aten.mean.dim", {"self": squares, **over})
-    inverse = b.emit("rsqrt", (b.emit("affine", (variance,), {"factor": 1.0, "term": float(args["epsilon"])}),))
-    return [mean, inverse]
-
-
-def _broadcast(b: Builder, name: str, shape: Shape) -> Array:
-    array = onnx_calls.constant(b, name, "scale or bias")
-    assert array is not None
-    lead = array.reshape(array.shape[max(array.ndim - len(shape), 0) :]) if array.ndim > len(shape) else array
-    return np.array(np.broadcast_to(lead, shape), np.float32)
-
-
-def _onnx_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's GroupNormalization, and InstanceNormalization, which has a group for each channel."""
-    x, gamma, beta = args["inputs"]
-    shape = b.type(x).shape
-    groups = int(args.get("num_groups") or shape[1])
-    return b.aten(
-        "aten.group_norm.default",
-        {"input": x, "num_groups": groups, "weight": gamma, "bias": beta, "eps": float(args["epsilon"])},
-    )
-
-
 layer_norm = Op(
     name="layer_norm",
     operands=(Operand("x"), *AFFINE),
@@ -181,11 +108,6 @@ layer_norm = Op(
             {"CENTERED": 1},
         ),
     ),
-    aten={
-        "aten.layer_norm.default": _import_layer_norm,
-        "aten.native_layer_norm.default": _import_native_layer_norm,
-    },
-    onnx={"LayerNormalization": _onnx_layer_norm},
     int8=Rowwise(norm_int8.lowering("layer_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 7, 192), (192,), (192,)), {"eps": 1e-5}),
@@ -214,8 +136,6 @@ rms_norm = Op(
             {"CENTERED": 0},
         ),
     ),
-    aten={"aten.rms_norm.default": _import_rms_norm},
-    onnx={"RMSNormalization": _onnx_layer_norm},
     int8=Rowwise(norm_int8.lowering("rms_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 7, 192), (192,)), {"eps": 1e-5}),
@@ -243,11 +163,6 @@ group_norm = Op(
             {"CENTERED": 1},
         ),
     ),
-    aten={
-        "aten.group_norm.default": _import_group_norm,
-        "aten.instance_norm.default": _import_instance_norm,
-    },
-    onnx={"GroupNormalization": _onnx_group_norm, "InstanceNormalization": _onnx_group_norm},
     int8=Rowwise(norm_int8.lowering("group_norm"), reads_int16=True, gives_int16=True),
     cases=(
         Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),

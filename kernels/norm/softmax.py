@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, Array, Attrs, Call, QPara
 from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
-from q8ta_wgpu.ir.op import RANGE, Attr, Builder, Case, Import, Op, Operand, reads_beside_dim
-from q8ta_wgpu.kernels.lib import mask, onnx_calls, rows
+from q8ta_wgpu.ir.op import RANGE, Attr, Case, Op, Operand, reads_beside_dim
+from q8ta_wgpu.kernels.lib import mask, rows
 from q8ta_wgpu.kernels.norm import softmax_int16
 
 
@@ -33,33 +32,6 @@ def _log_softmax(call: Call, arrays: Sequence[Array]) -> Array:
     x, axis = arrays[0].astype(np.float64), call.attrs["dim"]
     shifted = x - x.max(axis, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))).astype(np.float32)
-
-
-def _import(op: str) -> Import:
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        if str(args.get("dtype") or "torch.float32") != "torch.float32" or args.get("half_to_float"):
-            raise b.refuse(f"its result must be float32, found {args.get('dtype')}: leave out its dtype")
-        shape = b.type(args["self"]).shape
-        if not shape:
-            raise b.refuse("it takes a tensor of at least one dimension, found a scalar")
-        return b.emit(op, (args["self"],), {"dim": args["dim"] % len(shape)})
-
-    return rule
-
-
-def _onnx(op: str) -> Import:
-    """The importer of ONNX's Softmax or LogSoftmax. Before opset 13 they are over the attribute's dimension and all
-    later ones together."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x, shape = args["inputs"][0], b.type(args["inputs"][0]).shape
-        axis = onnx_calls.axis(b, args, len(shape))
-        if args["opset"] >= 13 or axis == len(shape) - 1:
-            return b.emit(op, (x,), {"dim": axis})
-        flat = b.emit("view", (x,), {"shape": (math.prod(shape[:axis]), -1)})
-        return b.emit("view", (b.emit(op, (flat,), {"dim": 1}),), {"shape": shape})
-
-    return rule
 
 
 # --- int8 ---
@@ -185,8 +157,6 @@ def _op(name: str, log: bool) -> Op:
         reference=_log_softmax if log else _softmax,
         schema={"dim": Attr("int", low=0, high=7)},
         kernels=(rows.kernel(name, ("softmax",), ("x", "y"), rows.along, _params, 3, {"LOG": int(log)}),),
-        aten=dict.fromkeys((f"aten.{name}.int", f"aten._{name}.default", f"aten._safe_{name}.default"), _import(name)),
-        onnx={"LogSoftmax" if log else "Softmax": _onnx(name)},
         int8=None if log else Rowwise(_lower, QParams(1 / 256, -128), True, reads_int16=True, gives_int16=True),
         cases=(
             Case(((2, 3, 5, 197),), {"dim": 3}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, Ten
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import ONLY_4C, Params, no_params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import INTEGERS, Attr, Builder, Case, Op, Operand, pair
+from q8ta_wgpu.ir.op import INTEGERS, Attr, Case, Op, Operand, pair
 from q8ta_wgpu.kernels.lib import channels, share
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -70,19 +69,6 @@ def _lower_adaptive(call: QuantizedCall) -> Int8Form | str:
     return average.lower(call, "q8ta_adaptive_avg_pool2d", call.attrs, count)
 
 
-def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> str:
-    return b.emit("adaptive_avg_pool2d", (args["self"],), {"output_size": tuple(args["output_size"])})
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's GlobalAveragePool: the average of each channel."""
-    x = args["inputs"][0]
-    rank = len(b.type(x).shape)
-    if rank == 4:
-        return b.emit("adaptive_avg_pool2d", (x,), {"output_size": (1, 1)})
-    return b.aten("aten.mean.dim", {"self": x, "dim": list(range(2, rank)), "keepdim": True})
-
-
 adaptive_avg_pool2d = Op(
     name="adaptive_avg_pool2d",
     operands=(Operand("x"),),
@@ -90,12 +76,6 @@ adaptive_avg_pool2d = Op(
     reference=_adaptive,
     schema=SCHEMA,
     kernels=average.kernels("adaptive_avg_pool2d", "adaptive_avg_pool2d", no_params, pooling.adaptive_extents),
-    aten={
-        "aten.adaptive_avg_pool2d.default": _import_adaptive,
-        "aten._adaptive_avg_pool2d.default": _import_adaptive,
-        "aten.adaptive_avg_pool1d.default": pooling.one_dimensional(_import_adaptive),
-    },
-    onnx={"GlobalAveragePool": _onnx},
     int8=Arithmetic(_lower_adaptive, reads_int16=True, gives_int16=True),
     work=_adaptive_work,
     cases=(

@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Builder, Op, Operand
+from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand
 from q8ta_wgpu.kernels.lib import channels, valid
 from q8ta_wgpu.kernels.pool import average, pooling
 
@@ -107,20 +107,6 @@ def _lower_avg_pool(call: QuantizedCall) -> Int8Form | str:
     return Int8Form("q8ta_avg_pool2d", (0, table), {**attrs, "lo": call.lo, "hi": call.hi})
 
 
-def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
-    attrs = {
-        **pooling.pool_attrs(args),
-        "count_include_pad": args["count_include_pad"],
-        "divisor_override": args.get("divisor_override") or 0,
-    }
-    return b.emit("avg_pool2d", (args["self"],), attrs)
-
-
-def _has_joint_divisor(args: Mapping[str, Any]) -> bool:
-    """Whether the divisor of a window is not a product of one number for each dimension."""
-    return bool(args.get("divisor_override"))
-
-
 _COUNT_ALL: dict[str, Any] = {"count_include_pad": True, "divisor_override": 0}
 _COUNT_IMAGE: dict[str, Any] = {"count_include_pad": False, "divisor_override": 0}
 
@@ -131,12 +117,6 @@ avg_pool2d = Op(
     reference=_avg_pool,
     schema=SCHEMA,
     kernels=average.kernels("avg_pool2d", "avg_pool2d", _avg_pool_params, pooling.extents),
-    aten={
-        "aten.avg_pool2d.default": _import_avg_pool,
-        "aten.avg_pool3d.default": pooling.three_dimensional(_import_avg_pool, _has_joint_divisor),
-        "aten.avg_pool1d.default": pooling.one_dimensional(_import_avg_pool),
-    },
-    onnx={"AveragePool": pooling.onnx_rule("avg_pool", fill=0.0)},
     int8=Arithmetic(_lower_avg_pool, reads_int16=True, gives_int16=True),
     reads=pooling.reads,
     work=pooling.work,

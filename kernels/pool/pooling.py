@@ -4,7 +4,7 @@ pooling."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Attr, Builder, Case, Import, pair
-from q8ta_wgpu.kernels.lib import onnx_calls, share
+from q8ta_wgpu.ir.op import Attr, Case, pair
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.numbers import both
 
 SCHEMA: Mapping[str, Attr] = {
@@ -145,114 +145,6 @@ def pool_attrs(args: Mapping[str, Any]) -> dict[str, Any]:
         "padding": (*padding, *padding),
         "ceil_mode": args["ceil_mode"],
     }
-
-
-_HEIGHT_ONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
-
-
-def onnx_rule(name: str, **arguments: Any) -> Import:
-    """The importer of ONNX's pooling of one to three dimensions. Padding that aten does not have becomes a Pad before
-    it.
-
-    Args:
-        name: aten's name without dimensions: `max_pool` or `avg_pool`.
-        arguments: `fill`, the value to pad with.
-    """
-    fill = arguments.pop("fill")
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x = args["inputs"][0]
-        size, kernel = b.type(x).shape, list(args["kernel_shape"])
-        rank = len(kernel)
-        if not 1 <= rank <= 3 or len(size) != rank + 2:
-            raise b.refuse(f"it takes images of one to three dimensions, found {size} and a kernel {kernel}")
-        found = onnx_calls.window(b, args, kernel, size[2:])
-        pads, dilation, ceil = found["pads"], found["dilation"], bool(args.get("ceil_mode"))
-        counts = bool(args.get("count_include_pad"))
-        if rank == 2 and min(pads) >= 0 and name == "max_pool":
-            attrs = {"kernel": kernel, "stride": found["stride"], "padding": pads, "ceil_mode": ceil}
-            return b.emit("max_pool2d", (x,), {**attrs, "dilation": dilation})
-        if rank == 2 and min(pads) >= 0 and dilation == [1, 1]:
-            attrs = {"kernel": kernel, "stride": found["stride"], "padding": pads, "ceil_mode": ceil}
-            return b.emit("avg_pool2d", (x,), {**attrs, "count_include_pad": counts, "divisor_override": 0})
-        if name == "avg_pool" and any(d != 1 for d in dilation):
-            raise b.refuse(f"averages of dilated windows are not supported, found dilations {dilation}")
-        if pads[:rank] != pads[rank:]:
-            if name == "avg_pool" and not counts:
-                raise b.refuse(f"averages of windows padded unevenly are supported for images alone, found pads {pads}")
-            value = b.constant(np.asarray(fill, np.float32))
-            x = b.onnx("Pad", (x, None, value), pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant")
-            pads = [0] * 2 * rank
-        window = {"kernel_size": kernel, "stride": found["stride"], "padding": pads[:rank], "ceil_mode": ceil}
-        more = {"dilation": dilation} if name == "max_pool" else {"count_include_pad": counts}
-        return str(b.aten(f"aten.{name}{rank}d.default", {"self": x, **window, **more}))
-
-    return rule
-
-
-def one_dimensional(rule: Import) -> Import:
-    """The importer of 1-D pooling, from `rule`, the importer of 2-D pooling: images have height 1. Refuses inputs of
-    other than two or three dimensions."""
-
-    def imported(b: Builder, args: Mapping[str, Any]) -> str:
-        shape = b.type(args["self"]).shape
-        if not 2 <= len(shape) <= 3:
-            raise b.refuse(f"1-D pooling takes a 2-D or 3-D input, found shape {shape}")
-        lead = (0,) * (len(shape) - 1)
-        lists = {key: [one, *args[key]] for key, one in _HEIGHT_ONE.items() if args.get(key)}
-        image = b.emit("view", (args["self"],), {"shape": (*lead, 1, -1)})
-        y = rule(b, {**args, **lists, "self": image})
-        assert isinstance(y, str)
-        return b.emit("view", (y,), {"shape": (*lead, -1)})
-
-    return imported
-
-
-def three_dimensional(rule: Import, joint: Callable[[Mapping[str, Any]], bool] = lambda args: False) -> Import:
-    """The importer of 3-D pooling, from `rule`, the importer of 2-D pooling. It pools along height and width with the
-    slices along depth as channels, then along depth. Refuses calls for which `joint` says that the two do not
-    separate."""
-
-    def imported(b: Builder, args: Mapping[str, Any]) -> str:
-        lists = {key: list(args[key]) for key in _HEIGHT_ONE if isinstance(args.get(key), (list, tuple)) and args[key]}
-        lists = {key: numbers * 3 if len(numbers) == 1 else numbers for key, numbers in lists.items()}
-        along = [any(numbers[i] != _HEIGHT_ONE[key] for key, numbers in lists.items()) for i in range(3)]
-        if along[0] and any(along[1:]) and joint(args):
-            raise b.refuse(
-                "it has a divisor_override: 3-D pooling with one is supported along the depth only, or along height "
-                "and width only"
-            )
-        y, lead = str(args["self"]), [0] * (len(b.type(args["self"]).shape) - 4)
-        if any(along[1:]) or not along[0]:
-            channels, depth = b.type(y).shape[-4:-2]
-            images = b.emit("view", (y,), {"shape": (*lead, channels * depth, -2, -2)})
-            y = str(rule(b, {**args, **{key: numbers[1:] for key, numbers in lists.items()}, "self": images}))
-            y = b.emit("view", (y,), {"shape": (*lead, channels, depth, -2, -2)})
-        if along[0]:
-            channels, depth, height, width = b.type(y).shape[-4:]
-            columns = b.emit("view", (y,), {"shape": (*lead, channels, depth, height * width)})
-            rest = {key: [numbers[0], _HEIGHT_ONE[key]] for key, numbers in lists.items()}
-            y = str(rule(b, {**args, **rest, "self": columns}))
-            y = b.emit("view", (y,), {"shape": (*lead, channels, -1, height, width)})
-        return y
-
-    return imported
-
-
-def volumes_to_size(rule: Callable[[Builder, Mapping[str, Any]], list[str]]) -> Import:
-    """The importer of 3-D pooling to an output size, from `rule`, the importer of 2-D pooling to a size. It pools along
-    height and width first, then along depth."""
-
-    def imported(b: Builder, args: Mapping[str, Any]) -> list[str]:
-        x, (size, rows, columns) = args["self"], args["output_size"]
-        lead, (channels, depth) = [0] * (len(b.type(x).shape) - 4), b.type(x).shape[-4:-2]
-        images = b.emit("view", (x,), {"shape": (*lead, channels * depth, -2, -2)})
-        (y,) = rule(b, {"self": images, "output_size": (rows, columns)})
-        y = b.emit("view", (y,), {"shape": (*lead, channels, depth, rows * columns)})
-        (y,) = rule(b, {"self": y, "output_size": (size, rows * columns)})
-        return [b.emit("view", (y,), {"shape": (*lead, channels, size, rows, columns)})]
-
-    return imported
 
 
 def pool_case(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape, canonical
-from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Import, Op, Operand
-from q8ta_wgpu.kernels.lib import onnx_calls, share
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Case, Op, Operand
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.reduce.rank import check_dim, ordered
 
 
@@ -35,40 +34,6 @@ def _params(call: Call) -> Params:
     }
 
 
-def _import(op: str) -> Import:
-    """The importer. Without a dimension, the result is the index among all elements."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x, dim = args["self"], args["dim"]
-        shape = b.type(x).shape
-        if dim is None or not shape:
-            flat = b.emit("view", (x,), {"shape": (-1,)})
-            index = b.emit(op, (flat,), {"dim": 0, "keepdim": False})
-            return b.emit("view", (index,), {"shape": (1,) * len(shape)}) if args["keepdim"] and shape else index
-        dim %= len(shape)
-        if len(shape) > 4 and dim < len(shape) - 3:  # for the kernel the leading dimensions are one
-            x = b.emit("permute", (x,), {"dims": (*(d for d in range(len(shape)) if d != dim), dim)})
-            y = b.emit(op, (x,), {"dim": len(shape) - 1, "keepdim": False})
-            return b.aten("aten.unsqueeze.default", {"self": y, "dim": dim}) if args["keepdim"] else y
-        return b.emit(op, (x,), {"dim": dim, "keepdim": bool(args["keepdim"])})
-
-    return rule
-
-
-def _onnx(op: str) -> Import:
-    """The importer of ONNX's ArgMax or ArgMin. For the last of equal elements, x is flipped."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
-        dim, last = onnx_calls.axis(b, args, len(shape)), bool(args.get("select_last_index"))
-        if last:
-            x = b.aten("aten.flip.default", {"self": x, "dims": [dim]})
-        y = str(_import(op)(b, {"self": x, "dim": dim, "keepdim": bool(args["keepdims"])}))
-        return b.emit("affine", (y,), {"factor": -1.0, "term": float(shape[dim] - 1)}) if last else y
-
-    return rule
-
-
 def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
     def reference(call: Call, arrays: Sequence[Array]) -> Array:
         return np.asarray(function(arrays[0], axis=call.attrs["dim"], keepdims=call.attrs["keepdim"]), np.int32)
@@ -90,8 +55,6 @@ def _op(name: str, function: Callable[..., Array], largest: int) -> Op:
             ),
             lambda call: (call.inputs[0].shape[call.attrs["dim"]],),
         ),
-        aten={f"aten.{name}.default": _import(name)},
-        onnx={f"Arg{name[3:].title()}": _onnx(name)},
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "keepdim": False}),
             Case(((3, 5, 13),), {"dim": 2, "keepdim": True}),

@@ -7,8 +7,7 @@ Both are int32. topk and sort are imported as rank, ranked and gather.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,8 +15,8 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Names, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import NUMBERS, Attr, Builder, Case, Op, Operand, extent
-from q8ta_wgpu.kernels.lib import onnx_calls, share
+from q8ta_wgpu.ir.op import NUMBERS, Attr, Case, Op, Operand, extent
+from q8ta_wgpu.kernels.lib import share
 
 
 def ordered(*source: str) -> Names:
@@ -84,41 +83,6 @@ def _work(call: Call) -> int:
     return math.prod(call.output.shape) * call.inputs[0].shape[call.attrs["dim"]]
 
 
-def _import(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any:
-    """The importer of topk or sort: the first elements in sorted order, and their indices.
-
-    Args:
-        count: the number of elements of a call; 0 for all.
-        largest: name of the argument that says whether the largest come first.
-    """
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
-        x, shape = args["self"], b.type(args["self"]).shape
-        if not shape:
-            return [x, b.constant(np.zeros((), np.int32))]
-        if len(shape) > 4:
-            raise b.refuse(f"it orders a tensor of at most 4 dimensions, found {shape}")
-        dim = args["dim"] % len(shape)
-        ranks = b.emit("rank", (x,), {"dim": dim, "largest": bool(args[largest])})
-        indices = b.emit("ranked", (ranks,), {"dim": dim, "count": count(args)})
-        return [b.emit("gather", (x, indices), {"dim": dim, "from_end": False}), indices]
-
-    return rule
-
-
-def _onnx(b: Builder, args: Mapping[str, Any]) -> list[str]:
-    """ONNX's TopK. The result is always sorted."""
-    x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
-    count = int(onnx_calls.number(b, args["inputs"][1], "k") or 0)
-    dim, extent = onnx_calls.axis(b, args, rank), b.type(x).shape[onnx_calls.axis(b, args, rank)]
-    if not 1 <= count <= extent:
-        raise b.refuse(f"it takes 1 to {extent} elements, found {count}")
-    found: list[str] = _import(lambda _: count, "largest")(b, {"self": x, "dim": dim, "largest": args["largest"]})
-    return found
-
-
-_SORT = _import(lambda args: 0, "descending")
-
 OPS = (
     Op(
         name="rank",
@@ -137,12 +101,6 @@ OPS = (
             ),
             _extents,
         ),
-        aten={
-            "aten.topk.default": _import(lambda args: int(args["k"]), "largest"),
-            "aten.sort.default": _SORT,
-            "aten.sort.stable": _SORT,
-        },
-        onnx={"TopK": _onnx},
         cases=(
             Case(((2, 11, 3, 7),), {"dim": 1, "largest": True}),
             Case(((3, 257),), {"dim": 1, "largest": False}, "ties"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,9 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, Array, Attrs, Ca
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, Monotonic, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, canonical
-from q8ta_wgpu.ir.op import INTEGERS, MOVED, NUMBERS, Attr, Builder, Case, Import, Op, Operand, dims
+from q8ta_wgpu.ir.op import INTEGERS, MOVED, NUMBERS, Attr, Case, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib import onnx_calls, share
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.pool import average
 
 SCHEMA: Mapping[str, Attr] = {"dims": Attr("ints", low=0, high=7), "keepdim": Attr("bool")}
@@ -90,88 +89,6 @@ def _extreme_params(call: Call) -> Params:
     return {"keepdim_dims": canonical(_keepdim_shape(call.inputs[0].shape, call.attrs)), "divisor": np.uint32(1)}
 
 
-def _import(op: str) -> Import:
-    """The importer of a reduction with aten's `dim`, where none or an empty list is all dimensions, and `keepdim`."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x = args["self"]
-        wanted = ("None", "torch.float32", *(("torch.int32", "torch.int64") if b.type(x).dtype == INT32 else ()))
-        if str(args.get("dtype")) not in wanted:
-            raise b.refuse(f"its result must be float32, found {args['dtype']}")
-        shape = b.type(x).shape
-        found = args.get("dim")
-        found = [found] if isinstance(found, int) else found
-        reduced = {d % len(shape) for d in found} if found and shape else set(range(len(shape)))
-        keepdim = bool(args.get("keepdim", False))
-        lead = set(range(len(shape) - 3))
-        if len(shape) <= 4 or not lead & reduced or lead <= reduced:
-            return b.emit(op, (x,), {"dims": tuple(sorted(reduced)), "keepdim": keepdim})
-        # For the kernel the leading dimensions are one, so the reduced ones are moved to the end.
-        others = [d for d in range(len(shape)) if d not in reduced]
-        x = b.emit("permute", (x,), {"dims": (*others, *sorted(reduced))})
-        x = b.emit("view", (x,), {"shape": (*(0 for _ in others), -1)})
-        y = b.emit(op, (x,), {"dims": (len(others),), "keepdim": False})
-        if not keepdim:
-            return y
-        return b.emit("view", (y,), {"shape": (-1, *(1 if d in reduced else shape[d] for d in range(1, len(shape))))})
-
-    return rule
-
-
-_ONNX = {
-    "mean": ("ReduceMean",),
-    "sum": ("ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
-    "amax": ("ReduceMax", "GlobalMaxPool"),
-    "amin": ("ReduceMin",),
-}
-"""The operators of ONNX that are imported with each reduction."""
-
-
-def _onnx(op: str) -> Mapping[str, Import]:
-    """The importers of ONNX's reductions with `op`. Some apply a function to the elements before it, and another one to
-    the result."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        x, name = str(args["inputs"][0]), args["operator"]
-        rank, keepdim = len(b.type(x).shape), bool(args.get("keepdims", 1))
-        axes = list(range(2, rank)) if name == "GlobalMaxPool" else onnx_calls.axes(b, args, rank)
-        if not axes and (args.get("noop_with_empty_axes") or not rank):
-            axes = []
-        elif not axes:
-            axes = list(range(rank))
-        highest = ""
-        match name:
-            case "ReduceL1":
-                x = b.emit("abs", (x,))
-            case "ReduceL2" | "ReduceSumSquare":
-                x = b.emit("pow", (x,), {"exponent": 2.0})
-            case "ReduceLogSumExp":
-                highest = str(_import("amax")(b, {"self": x, "dim": axes, "keepdim": True})) if axes else ""
-                x = b.emit("exp", (b.aten("aten.sub.Tensor", {"self": x, "other": highest}) if highest else x,))
-        y = str(_import(op)(b, {"self": x, "dim": axes, "keepdim": keepdim})) if axes else x
-        match name:
-            case "ReduceL2":
-                y = b.emit("sqrt", (y,))
-            case "ReduceLogSum" | "ReduceLogSumExp":
-                y = b.emit("log", (y,))
-        if highest:
-            highest = b.emit("view", (highest,), {"shape": b.type(y).shape})
-            y = b.aten("aten.add.Tensor", {"self": y, "other": highest})
-        return y
-
-    return dict.fromkeys(_ONNX[op], rule)
-
-
-def _import_truth(op: str) -> Import:
-    """The importer of any or all: whether any, or all, elements are not 0, as the largest or smallest of bools."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> str:
-        bools = b.truth(b.emit("ne_scalar", (args["self"],), {"number": 0.0}))
-        return str(_import(op)(b, {**args, "self": bools}))
-
-    return rule
-
-
 def _case(shape: Shape, dims: Shape, keepdim: bool = False, values: str = "random") -> Case:
     return Case((shape,), {"dims": dims, "keepdim": keepdim}, values)
 
@@ -230,8 +147,6 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
             reference=reference,
             schema=SCHEMA,
             kernels=average.kernels(name, "reduce", params, _extents),
-            aten={f"aten.{name}.{overload}": _import(name), f"aten.{name}.default": _import(name)},
-            onnx=_onnx(name),
             int8=Arithmetic(lower, reads_int16=True, gives_int16=True),
             cases=CASES,
             tolerance=1e-5,
@@ -271,16 +186,6 @@ def _extreme(name: str, truth: str, function: Callable[..., Array], largest: int
             _extents,
             share.pays_for_few(_extents),
         ),
-        aten={
-            f"aten.{name}.default": _import(name),
-            f"aten.{name[1:]}.default": _import(name),
-            f"aten.{name[1:]}.dim": lambda b, args: [
-                str(_import(name)(b, args)),
-                b.aten(f"aten.arg{name[1:]}.default", args),
-            ],
-            **{f"aten.{truth}.{overload}": _import_truth(name) for overload in ("default", "dim", "dims")},
-        },
-        onnx=_onnx(name),
         int8=Monotonic(),
         cases=CASES,
         work=_work,

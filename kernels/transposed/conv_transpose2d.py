@@ -25,7 +25,6 @@ from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.numbers import both
 from q8ta_wgpu.kernels.product import halves, weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
-from q8ta_wgpu.kernels.transposed import conv_transpose_calls
 
 MAX_STRIDE = (1 << 16) - 1
 """The largest stride: kernels multiply two numbers below it in 32 bits."""
@@ -238,12 +237,6 @@ conv_transpose2d = Op(
         ),
         lambda call: call.inputs[1].shape[1:],
     ),
-    aten={
-        "aten.conv_transpose2d.input": conv_transpose_calls.two_dimensional,
-        "aten.conv_transpose1d.default": conv_transpose_calls.one_dimensional,
-        "aten.conv_transpose3d.input": conv_transpose_calls.three_dimensional,
-    },
-    onnx={"ConvTranspose": conv_transpose_calls.onnx},
     int8=WeightedSum(_lower, reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from q8ta_wgpu.frontend.export.recurrent_layers import is_recurrent
 from q8ta_wgpu.frontend.nodes import integer, is_qdq, is_transposed, kind, named_arguments
+from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
-from q8ta_wgpu.kernels import ATEN
 
 
 def multiply_adds(call: Node) -> int:

@@ -14,8 +14,8 @@ from torch.fx import Node
 
 from q8ta_wgpu.errors import UnsupportedError, printable
 from q8ta_wgpu.frontend.notes import IN_FLOAT, MADE_OF, TRANSFORM, noted
+from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.int8 import Elementwise, Int8, Normalization, PRelu, Product, WeightedSum
-from q8ta_wgpu.kernels import ATEN
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 """Prefixes of the paths of torch's own files (not torchvision's) and of this package's."""

@@ -1,6 +1,6 @@
 """What an operator is: one frozen value with everything the library knows about it.
 
-A file of `kernels/` defines its operators as `Op` values. Passes, reference, plans, importer, quantizer, tests and
+A file of `kernels/` defines its operators as `Op` values. Passes, reference, plans, importers, quantizer, tests and
 benchmarks read them. Nothing is registered: `kernels.OPS` finds them in the folder.
 """
 
@@ -10,12 +10,12 @@ import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, INT32, RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8, Monotonic, Moves
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape, canonical
@@ -133,47 +133,6 @@ class Operand:
     optional: bool = False
 
 
-class Builder(Protocol):
-    """The graph that an importer function adds to."""
-
-    def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
-        """Adds a node and returns its value's name."""
-
-    def constant(self, array: Array, hint: str = "constant") -> str:
-        """Adds a constant and returns its name."""
-
-    def type(self, name: str) -> TensorType:
-        """The type of a value."""
-
-    def array(self, name: str) -> Array | None:
-        """The array of a constant value, None for any other value."""
-
-    def is_constant(self, name: str) -> bool:
-        """Whether a value depends on constants only: a parameter, also dequantized or permuted."""
-
-    def rounded(self, name: str, q: QParams) -> str:
-        """The value quantized to a dtype and dequantized again."""
-
-    def truth(self, name: str) -> str:
-        """A value of 0s and 1s stored as bools are: in int8 at scale 1, dequantized."""
-
-    def aten(self, name: str, args: Mapping[str, Any]) -> str:
-        """The value of another aten operator of the table with these arguments."""
-
-    def onnx(self, name: str, inputs: Sequence[str | None], **attributes: Any) -> Any:
-        """The value of another ONNX operator of the table; of an ONNX call alone."""
-
-    def refuse(self, reason: str) -> Exception:
-        """The error to raise where a call cannot be imported, with the reason."""
-
-
-Import = Callable[[Builder, Mapping[str, Any]], "str | list[str]"]
-"""(builder, arguments of a call, values as names) -> the name, or names, of the result.
-
-An aten call's arguments have their names. An ONNX call's are its attributes by name, None where the schema gives no
-default, with `inputs`, names or None for those left out, and `opset`."""
-
-
 Reads = Callable[[Call, int, int, int], "tuple[int, int] | None"]
 """(call, axis, first, last) -> (first, last): the rows (axis 2) or columns (axis 3) of the inputs that rows or columns
 first..last of the result depend on. They may lie outside the input (padding). None: any may be read."""
@@ -221,8 +180,6 @@ class Op:
         schema: attributes and their allowed values.
         variadic: whether the last operand repeats.
         kernels: ways to run it, preferred first.
-        aten: importer function by aten overload name.
-        onnx: importer function by ONNX operator; one of another domain is called `com.microsoft.QuickGelu`.
         int8: what a float operator is in int8; None where it stays in float32.
         reads: which part of its inputs a part of the result needs, so that large images can run in tiles.
         cases: calls that the tests run over every kernel.
@@ -242,8 +199,6 @@ class Op:
     variadic: bool = False
     results: tuple[str, ...] = ()
     kernels: tuple[Kernel, ...] = ()
-    aten: Mapping[str, Import] = field(default_factory=dict)
-    onnx: Mapping[str, Import] = field(default_factory=dict)
     int8: Int8 | None = None
     reads: Reads | None = None
     cases: tuple[Case, ...] = ()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.op import Builder
-from q8ta_wgpu.kernels.lib import onnx_calls
+from q8ta_wgpu.importing import onnx_calls
+from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.onnx_import.onnx_builder import OnnxBuilder, Rule
 from q8ta_wgpu.onnx_import.quantized import dynamic, weight_of
 

@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto
 
 from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder
+from q8ta_wgpu.importing.import_table import ONNX
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.onnx_import import onnx_nodes
 from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
 

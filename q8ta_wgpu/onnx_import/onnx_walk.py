@@ -1,4 +1,4 @@
-"""Imports the nodes of an ONNX program one by one, by the importer function in the operator's row of OPS, or by one of
+"""Imports the nodes of an ONNX program one by one, by the importer function of the table ONNX, or by one of
 those for quantized operators."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from onnx import TensorProto
 
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
 from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
+from q8ta_wgpu.importing.import_table import ONNX
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
-from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, quantized
 from q8ta_wgpu.onnx_import.fold import Folder
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder

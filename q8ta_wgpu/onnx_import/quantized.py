@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from q8ta_wgpu.importing import onnx_calls
+from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, RANGES, Array, QParams
-from q8ta_wgpu.ir.op import FLOAT_MAX, Builder
-from q8ta_wgpu.kernels.lib import onnx_calls
+from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.onnx_import.onnx_builder import NARROW, STORED, OnnxBuilder, Rule
 
 

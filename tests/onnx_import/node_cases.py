@@ -11,8 +11,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.importing.import_table import ONNX
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.kernels import ONNX
 from q8ta_wgpu.onnx_import.onnx_walk import RULES
 
 PASSED, REFUSED, FAILED = "passed", "refused", "failed"

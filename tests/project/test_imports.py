@@ -62,18 +62,20 @@ ROOMS: dict[str, set[str]] = {
     | REWRITING,
     "passes.layout_sync": TABLE,
     "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
+    # calls of aten and ONNX to operators of the table
+    "importing": TABLE | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},
     # torch: module to plain program to graph, and back to where it is rounded
     "frontend.notes": set(),
-    "frontend.nodes": TABLE | {"frontend.notes"},
+    "frontend.nodes": TABLE | {"frontend.notes", "importing"},
     "frontend.moves": TABLE | {"frontend.nodes"},
-    "frontend.importer.graph_builder": GRAPH,
+    "frontend.importer.graph_builder": GRAPH | {"importing"},
     "quantization": GRAPH | {"passes", "passes.plan", *REWRITING},
     "onnx_import": GRAPH
-    | {"quantization", "frontend.importer.graph_builder", "kernels.lib", "passes", "progress", "session"},
-    "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes"},
-    "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes"},
+    | {"quantization", "frontend.importer.graph_builder", "importing", "passes", "progress", "session"},
+    "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes", "importing"},
+    "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes", "importing"},
     "frontend.importer": GRAPH
-    | {"frontend.importer.graph_builder", "frontend.nodes", "frontend.notes", "frontend.export"},
+    | {"frontend.importer.graph_builder", "frontend.nodes", "frontend.notes", "frontend.export", "importing"},
     "frontend.calibrate": GRAPH
     | {"quantization", "frontend.moves", "frontend.multiply_adds", "kernels.attention", "passes.plan", *FRONTEND},
     "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", "frontend.multiply_adds", *FRONTEND},

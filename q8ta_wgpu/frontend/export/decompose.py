@@ -16,7 +16,7 @@ from q8ta_wgpu.frontend.export.pairs import pairs_of_complex
 from q8ta_wgpu.frontend.export.resizing import RESIZING
 from q8ta_wgpu.frontend.export.rules import ARITHMETIC
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
-from q8ta_wgpu.kernels import ATEN
+from q8ta_wgpu.importing.import_table import ATEN
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:

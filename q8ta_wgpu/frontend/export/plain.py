@@ -14,7 +14,7 @@ from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.tracing import traced
 from q8ta_wgpu.frontend.nodes import OWN, QDQ, integer, named_arguments
-from q8ta_wgpu.kernels import ATEN
+from q8ta_wgpu.importing.import_table import ATEN
 
 
 def plain(program: Any) -> ExportedProgram:

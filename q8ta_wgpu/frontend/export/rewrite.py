@@ -20,8 +20,8 @@ from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
 from q8ta_wgpu.frontend.export.writes import compute_written
 from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments, transforms
 from q8ta_wgpu.frontend.notes import TRANSFORM, note
+from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Normalization, Product, Rowwise, WeightedSum
-from q8ta_wgpu.kernels import ATEN
 
 _FRESH = (WeightedSum, Normalization, Arithmetic, Product, Rowwise, Elementwise)
 """Kinds whose results have no other views."""

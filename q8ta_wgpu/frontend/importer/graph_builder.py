@@ -1,4 +1,4 @@
-"""The graph under construction, to which the importer functions of the operator table add nodes (`ir.op.Builder`)."""
+"""The graph under construction, to which importer functions add nodes (`importing/builder.py`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.op import Operand, whole
-from q8ta_wgpu.kernels import ATEN, OPS
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import infer
 
 _FLOATS = Operand("", dtypes=(FLOAT32,))

@@ -42,9 +42,9 @@ from q8ta_wgpu.frontend.nodes import (
     source_of,
     why_in_float,
 )
+from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
-from q8ta_wgpu.kernels import ATEN
 
 _INDICES = ("indices", "index")
 """Arguments that stay integers where an operator computes with floats."""

@@ -1,16 +1,65 @@
-"""The importers of ONNX's Resize and Upsample: upsample operators where their rule is the same, otherwise an
-index_select or a linear along each dimension."""
+"""Importer functions of resizing and sampling. ONNX's Resize becomes an index_select, a bilinear resizing, or a
+product with constant weights."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.importing import onnx_calls
+from q8ta_wgpu.importing.builder import Builder, Import, Rules
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.op import MAX_EXTENT, Builder
-from q8ta_wgpu.kernels.lib import onnx_calls
+from q8ta_wgpu.ir.op import MAX_EXTENT
+from q8ta_wgpu.kernels.move.grid_sample import MODES, PADDINGS
+from q8ta_wgpu.kernels.move.upsample_nearest import LARGEST_SCALE
+
+
+def importer(op: str, spatial: int, **attrs: bool) -> Import:
+    """The importer of the resizing operator `op`.
+
+    A size that is a multiple of the input's is imported as a scale factor: most networks compute it from the size of
+    another value, and a factor is also correct after `model.reshape`. The `.vec` overloads of aten have lists of scale
+    factors, the others a number for each dimension.
+
+    Args:
+        op: the operator.
+        spatial: number of dimensions that are resized, 1 or 2.
+        attrs: attributes besides SIZES; align_corners is taken from the call.
+    """
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        x = args.get("input", args.get("self"))
+        extents = b.type(x).shape[-spatial:]
+        sizes = list(args["output_size"] or [0] * spatial)
+        names = ("scales",) if spatial == 1 else ("scales_h", "scales_w")
+        factors = args["scale_factors"] if "scale_factors" in args else [args[name] for name in names]
+        factors = [float(f or 0) for f in factors or [0] * spatial]
+        for i, (extent, size, factor) in enumerate(zip(extents, sizes, factors, strict=True)):
+            if size and not factor and size % extent == 0 and size <= extent * LARGEST_SCALE:
+                factors[i] = size / extent
+            if factors[i] and math.floor(extent * factors[i]) == (size or math.floor(extent * factors[i])):
+                sizes[i] = 0
+            elif factor:
+                raise b.refuse(f"its size {size} and its scale {factor} for {extent} elements contradict each other")
+        lead = [1.0] * (2 - spatial)
+        full = {"scale": [*lead, *(f or 1.0 for f in factors)], "size": [*(0 for _ in lead), *sizes], **attrs}
+        if "align_corners" in args:
+            full["align_corners"] = bool(args["align_corners"])
+        return b.emit(op, (x,), full)
+
+    return rule
+
+
+_NEAREST = {
+    f"aten.{name}{spatial}d.{overload}": importer("upsample_nearest", spatial, exact=exact)
+    for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
+    for spatial in (1, 2)
+    for overload in ("vec", "default")
+}
+
 
 MOST_WEIGHTS = 1 << 26
 """The most weights for a dimension that is resized: 8,192 results of 8,192 elements."""
@@ -156,3 +205,39 @@ def _weighted(b: Builder, x: str, dim: int, weights: Array) -> str:
     last = b.aten("aten.permute.default", {"self": x, "dims": order})
     y = b.aten("aten.linear.default", {"input": last, "weight": b.constant(weights, "weights"), "bias": None})
     return str(b.aten("aten.permute.default", {"self": y, "dims": [order.index(d) for d in range(rank)]}))
+
+
+def _import_grid_sample(b: Builder, args: Mapping[str, Any]) -> str:
+    mode, padding = int(args["interpolation_mode"]), int(args["padding_mode"])
+    shape = b.type(args["input"]).shape
+    if len(shape) != 4 or mode >= len(MODES) or padding >= len(PADDINGS):
+        raise b.refuse(
+            f"it takes images (n, c, h, w) in the modes {' and '.join(MODES)}, with padding by {', '.join(PADDINGS)}: "
+            f"found {shape}, mode {mode} and padding {padding} of torch's numbers"
+        )
+    attrs = {"mode": MODES[mode], "padding": PADDINGS[padding], "align_corners": bool(args["align_corners"])}
+    return b.emit("grid_sample", (args["input"], args["grid"]), attrs)
+
+
+def _onnx_grid_sample(b: Builder, args: Mapping[str, Any]) -> str:
+    x, grid = args["inputs"]
+    mode = {"linear": "bilinear"}.get(args["mode"], args["mode"])
+    if len(b.type(x).shape) != 4 or mode not in MODES or args["padding_mode"] not in PADDINGS:
+        raise b.refuse(f"of images it takes the modes linear and nearest, found {args['mode']} of {b.type(x).shape}")
+    attrs = {"mode": mode, "padding": args["padding_mode"], "align_corners": bool(args["align_corners"])}
+    return b.emit("grid_sample", (x, grid), attrs)
+
+
+ATEN: Rules = {
+    "upsample_nearest": _NEAREST,
+    "upsample_bilinear": {
+        f"aten.upsample_{name}.{overload}": importer("upsample_bilinear", spatial)
+        for name, spatial in (("linear1d", 1), ("bilinear2d", 2))
+        for overload in ("vec", "default")
+    },
+    "grid_sample": {f"aten.{name}.default": _import_grid_sample for name in ("grid_sampler", "grid_sampler_2d")},
+}
+ONNX: Rules = {
+    "upsample_nearest": {"Resize": resize, "Upsample": resize},
+    "grid_sample": {"GridSample": _onnx_grid_sample},
+}

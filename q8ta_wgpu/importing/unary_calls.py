@@ -1,28 +1,20 @@
-"""Importer functions of aten and ONNX calls with one tensor that need more than a row of `functions.ROWS`.
-
-Each takes the builder and the call's arguments by name, and returns the name of the result. Each raises the builder's
-refusal where it says so.
-"""
+"""Importer functions of operators of one tensor: those of the rows in `functions.py`, which need attributes only, and
+those that need more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.importing import onnx_calls
+from q8ta_wgpu.importing.binary_calls import number_of
+from q8ta_wgpu.importing.builder import Builder, Import, Rules
 from q8ta_wgpu.ir.graph import INT32, Attrs
-from q8ta_wgpu.ir.op import FLOAT_MAX, Builder, Import
-from q8ta_wgpu.kernels.elementwise.broadcasting import number_of
-from q8ta_wgpu.kernels.lib import onnx_calls
-
-
-def bounds(low: Any, high: Any) -> Attrs:
-    """Attributes of `clamp`. Bounds may be None or infinite. Where low > high, both are `high`, as in torch."""
-    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
-    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
-    return {"min": min(low, high), "max": high}
+from q8ta_wgpu.ir.op import FLOAT_MAX
+from q8ta_wgpu.kernels.elementwise.functions import ROWS, Row, bounds
 
 
 def gelu(b: Builder, args: Mapping[str, Any]) -> str:
@@ -171,3 +163,57 @@ def onnx_swish(b: Builder, args: Mapping[str, Any]) -> str:
         return b.emit("silu", (x,))
     scaled = b.emit("affine", (x,), {"factor": alpha, "term": 0.0})
     return b.emit("mul", (x, b.emit("sigmoid", (scaled,))))
+
+
+def _import(op: str, attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
+    return lambda b, args: b.emit(op, (args["self"],), attrs(args))
+
+
+def _aten(row: Row) -> dict[str, Import]:
+    """Importer functions of a row by aten name. In-place names (`relu_.default`) are included: graphs of QAT have
+    them."""
+    rules = dict(_RULES.get(row.name, {})) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
+    in_place = {name.replace(".", "_.", 1): rule for name, rule in rules.items()}
+    return {f"aten.{name}": rule for name, rule in {**rules, **in_place}.items()}
+
+
+def _onnx(row: Row) -> dict[str, Import]:
+    """Importer functions of a row by ONNX operator."""
+
+    def rule(attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
+        return lambda b, args: b.emit(row.name, (args["inputs"][0],), attrs(args))
+
+    return dict(_ONNX.get(row.name, {})) | {name: rule(attrs) for name, attrs in row.onnx.items()}
+
+
+_RULES: Rules = {
+    "gelu": {"gelu.default": gelu},
+    "pow": {"pow.Tensor_Scalar": power, "square.default": power},
+    "remainder": {"remainder.Scalar": remainder("remainder")},
+    "fmod": {"fmod.Scalar": remainder("fmod")},
+    "divide": dict.fromkeys(("div.Scalar", "div.Scalar_mode"), divide),
+    **{f"{name}_scalar": {f"{name}.Scalar": compare(name)} for name in ("gt", "ge", "lt", "le", "ne")},
+    "eq_scalar": {
+        "eq.Scalar": compare("eq"),
+        "logical_not.default": logical_not,
+        "bitwise_not.default": bitwise_not,
+    },
+    "affine": {
+        "pow.Scalar": power_of,
+        "exp2.default": lambda b, a: power_of(b, {"self": 2.0, "exponent": a["self"]}),
+        "log2.default": logarithm(2.0),
+        "log10.default": logarithm(10.0),
+        "rsub.Scalar": rsub,
+        "rsub.Tensor": rsub,
+    },
+}
+_ONNX: Rules = {
+    "clamp": {"Clip": onnx_clip},
+    "silu": {"Swish": onnx_swish},
+    "gelu": ONNX_GELU,
+    "hardsigmoid": {"HardSigmoid": onnx_hardsigmoid},
+    "isinf": {"IsInf": onnx_isinf},
+    "eq_scalar": {"Not": onnx_calls.by_aten("aten.logical_not.default", "self")},
+}
+ATEN: Rules = {row.name: _aten(row) for row in ROWS}
+ONNX: Rules = {row.name: _onnx(row) for row in ROWS}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.op import Builder
 
 Rule = Callable[[Builder, Mapping[str, Any]], str]
 """An importer function of one result."""

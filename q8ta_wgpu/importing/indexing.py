@@ -1,4 +1,5 @@
-"""Indexing with one index or several, constant or computed, by numpy's rules: x[i, :, j], and x[i, :, j] = values."""
+"""Importer functions of index_select, and of indexing with one index or several, constant or computed, by numpy's
+rules: x[i, :, j], and x[i, :, j] = values."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from q8ta_wgpu.importing import gather_calls, onnx_calls
+from q8ta_wgpu.importing.builder import Builder, Rules
 from q8ta_wgpu.ir.graph import INT32, Array
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Builder
-from q8ta_wgpu.kernels.move import gather, update
+from q8ta_wgpu.kernels.move import gather
 from q8ta_wgpu.kernels.move.view import flexible
 
 
@@ -54,9 +56,9 @@ def _read_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> st
         return found
     x, first, extents, _ = _merged_dims(b, x, [dim for dim, _ in indexed])
     if len(extents) == 1 and b.type(indexed[0][1]).dtype == INT32:  # a gather counts negative ones from the end
-        return gather.along(b, x, first, indexed[0][1], from_end=True)
+        return gather_calls.along(b, x, first, indexed[0][1], from_end=True)
     indices = [non_negative(b, index, size) for (_, index), size in zip(indexed, extents, strict=True)]
-    return gather.along(b, x, first, _merged(b, indices, extents))
+    return gather_calls.along(b, x, first, _merged(b, indices, extents))
 
 
 def _read_along_one(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str | None:
@@ -194,7 +196,7 @@ def write(b: Builder, args: Mapping[str, Any]) -> str:
 def _write_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]], values: str) -> str:
     """Writes at computed indices. Nothing is written where one of them lies outside of its dimension."""
     if len(indexed) == 1:
-        return update.write(b, x, *indexed[0], values, from_end=True)
+        return gather_calls.write(b, x, *indexed[0], values, from_end=True)
     merged, first, extents, order = _merged_dims(b, x, [dim for dim, _ in indexed])
     pairs = list(zip((index for _, index in indexed), extents, strict=True))
     index = _merged(b, [non_negative(b, *pair) for pair in pairs], extents)
@@ -204,6 +206,103 @@ def _write_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]], valu
             inside = b.aten("aten.eq.Tensor", {"self": nearest, "other": found})
             none = b.constant(np.full((), -1, np.int32), "none")
             index = b.aten("aten.where.self", {"condition": inside, "self": index, "other": none})
-    y = update.write(b, merged, first, index, values, from_end=False)
+    y = gather_calls.write(b, merged, first, index, values, from_end=False)
     y = _viewed(b, y, tuple(b.type(x).shape[dim] for dim in order))
     return _permuted(b, y, [order.index(dim) for dim in range(len(order))])
+
+
+def _import_select(b: Builder, args: Mapping[str, Any]) -> str:
+    x, rank = args["self"], len(b.type(args["self"]).shape)
+    if b.array(args["index"]) is None and rank:
+        return gather_calls.along(b, x, args["dim"] % rank, args["index"])
+    indices = constant(b, args["index"])
+    return select(b, x, args["dim"] % rank, indices.reshape(-1)) if rank else str(x)
+
+
+def _import_roll(b: Builder, args: Mapping[str, Any]) -> str:
+    x, dims = args["self"], args["dims"]
+    shape = b.type(x).shape
+    if not dims:
+        flat = b.emit("view", (x,), {"shape": (-1,)})
+        return b.emit("view", (_rolled(b, flat, 0, args["shifts"][0]),), {"shape": shape})
+    for shift, dim in zip(args["shifts"], dims, strict=True):
+        x = _rolled(b, x, dim % len(shape), shift)
+    return str(x)
+
+
+def _rolled(b: Builder, x: str, dim: int, shift: int) -> str:
+    indices = np.roll(np.arange(b.type(x).shape[dim]), shift)
+    return select(b, x, dim, indices) if indices[0] else x
+
+
+def _import_gather(b: Builder, args: Mapping[str, Any]) -> str:
+    """torch.gather. With constant indices it is an index_select of the flattened tensor."""
+    x, shape = args["self"], b.type(args["self"]).shape
+    if b.array(args["index"]) is None and shape:
+        return gather_calls.elements(b, x, args["dim"] % len(shape), args["index"])
+    indices = constant(b, args["index"])
+    coordinates = list(np.indices(indices.shape))
+    coordinates[args["dim"] % len(shape)] = indices
+    flat = b.emit("view", (x,), {"shape": (-1,)})
+    selected = select(b, flat, 0, np.ravel_multi_index(coordinates, shape).reshape(-1))
+    return b.emit("view", (selected,), {"shape": indices.shape})
+
+
+def _onnx_gather(b: Builder, args: Mapping[str, Any]) -> str:
+    """ONNX's Gather: rows along a dimension, at indices of any shape."""
+    x, index = args["inputs"]
+    shape = b.type(x).shape
+    dim, indices = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if indices is None:
+        is_int32 = b.type(index).dtype == INT32
+        found = index if is_int32 else non_negative(b, index, shape[dim])
+        return gather_calls.along(b, x, dim, found, from_end=is_int32)
+    _check_indices(b, indices, shape[dim])
+    y = select(b, x, dim, indices.reshape(-1))
+    trailing = [-2] * (len(shape) - dim - 1)
+    return y if indices.ndim == 1 else b.emit("view", (y,), {"shape": (*[0] * dim, *indices.shape, *trailing)})
+
+
+def _onnx_gather_elements(b: Builder, args: Mapping[str, Any]) -> str:
+    x, index = args["inputs"]
+    shape = b.type(x).shape
+    dim, indices = onnx_calls.axis(b, args, len(shape)), b.array(index)
+    if indices is not None:
+        _check_indices(b, indices, shape[dim])
+    positive = non_negative(b, index, shape[dim])
+    if indices is None:
+        return gather_calls.elements(b, x, dim, positive)
+    return _import_gather(b, {"self": x, "dim": dim, "index": positive})
+
+
+def _onnx_gather_nd(b: Builder, args: Mapping[str, Any]) -> str:
+    """ONNX's GatherND with constant indices. The last dimension of the indices has an index for each of the leading
+    dimensions of x."""
+    x, batch = args["inputs"][0], int(args["batch_dims"])
+    tuples = onnx_calls.constant(b, args["inputs"][1], "indices")
+    assert tuples is not None
+    if batch:
+        raise b.refuse(f"batch_dims must be 0, found {batch}")
+    indices = [b.constant(np.ascontiguousarray(i).astype(np.int32), "index") for i in np.moveaxis(tuples, -1, 0)]
+    return str(read(b, {"self": x, "indices": indices}))
+
+
+def _check_indices(b: Builder, indices: Array, count: int) -> None:
+    if indices.dtype.kind not in "iu" or (indices.size and not -count <= indices.min() <= indices.max() < count):
+        span = f"{indices.min()} to {indices.max()}" if indices.size else "none"
+        raise b.refuse(f"its indices must be integers from {-count} to {count - 1}, found {indices.dtype}, {span}")
+
+
+ATEN: Rules = {
+    "index_select": {
+        "aten.index_select.default": _import_select,
+        "aten.roll.default": _import_roll,
+        "aten.gather.default": _import_gather,
+        "aten.index.Tensor": read,
+        "aten._unsafe_index.Tensor": read,
+        "aten.index_put.default": write,
+    },
+}
+ONNX: Rules = {
+    "index_select": {"Gather": _onnx_gather, "GatherElements": _onnx_gather_elements, "GatherND": _onnx_gather_nd},
+}

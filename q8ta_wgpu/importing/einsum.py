@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from q8ta_wgpu.ir.op import Builder
+from q8ta_wgpu.importing.builder import Builder
 
 
 def einsum(b: Builder, args: Mapping[str, Any]) -> str:

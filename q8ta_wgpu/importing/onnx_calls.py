@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from q8ta_wgpu.importing.builder import Builder, Import
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.op import Builder, Import
 
 
 def by_aten(name: str, *operands: str, **arguments: Any) -> Import:
