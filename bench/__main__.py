@@ -53,26 +53,30 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "upstream-gemv": ("upstream", "part_gemv", "matrix-vector kernels against tiles"),
     "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
     "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
-    "engines": ("engines", "part_engines", "bytes of every kernel by every engine, Node and Chromium; docs/kernels.md"),
-    "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx_networks.md"),
+    "engines": (
+        "engines",
+        "part_engines",
+        "bytes of every kernel by every engine, Node and Chromium; docs/kernels.json",
+    ),
+    "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx.json"),
     "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
     "accuracy": (
         "accuracy",
         "part_accuracy",
-        "int8 beside float on real data, into docs/accuracy.md (needs the extra accuracy)",
+        "int8 beside float on real data, into docs/accuracy.json (needs the extra accuracy)",
     ),
     "gpus": ("gpus", "part_gpus", "rows a second by one adapter and by all equal ones; Ray's actors (needs ray)"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",
         "part_zoo",
-        "architectures of six libraries, torchvision and others, into docs/zoo.md (needs the extra zoo)",
+        "architectures of six libraries, torchvision and others, into docs/zoo.json (needs the extra zoo)",
     ),
     "residual": ("residual", "part_residual", "residual streams in int8 and int16 (needs torch and scikit-learn)"),
     "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),
-    "peers": ("peers", "part_peers", "the same networks in other runtimes, as far as installed, into docs/peers.md"),
+    "peers": ("peers", "part_peers", "the same networks in other runtimes, as far as installed, into docs/peers.json"),
+    "figures": ("figures", "part_figures", "make the blocks of README and docs anew from the JSON files in docs"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
-    "plot": ("plot", "part_plot", "draw the times of whole networks that --figures holds to docs/images/networks.svg"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
 }
 
@@ -105,7 +109,7 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("accuracy", "engines", "onnx", "peers", "plot", "save", "web", "zoo"):
+        if name not in ("accuracy", "engines", "figures", "onnx", "peers", "save", "web", "zoo"):
             print(options.device.name)
         try:
             part(options, results) if name in ("networks", "torch") else part(options)

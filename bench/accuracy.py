@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
+from bench.figures import origin, write
 from bench.options import Options
 from bench.suite.data import Array
 from bench.suite.tasks import TASKS, inputs, trained
@@ -33,63 +34,13 @@ LARGEST = 300
 REASON = 8
 """Limit of words of an error that are shown."""
 
-TABLE = Path("docs/accuracy.md")
-
-HEAD = """# Accuracy
-
-Small trained networks keep nearly all of their scores in int8. The first table has each score beside float's and those
-of other quantizers, the second one the noise. `python -m bench accuracy` writes this page.
-
-* The networks (`bench/suite`) are trained on scikit-learn's digits, scikit-image's photographs, the standard library's
-  text, and sounds made by formulas (voice, keywords). They are judged on inputs that neither training nor calibration
-  saw. Of a network with random weights the score is how often its choice is float's.
-* XNNPACK and X86Inductor are torchao's quantizers, run by the same runtime. X86Inductor leaves attention, norms and
-  activations in float32.
-* The yardstick is a simulation in which the inputs and the weights of every convolution, linear and recurrent layer are
-  int8, and nothing else is rounded (`bench/yardstick.py`).
-* Every number is the mean of five sets of calibration data, the same for each quantizer.
-* *ours above* is the difference to the better of XNNPACK and X86Inductor, with its standard error. Within twice that
-  error it says nothing. Nor does a score above float's own.
-* *voice* loses by int8 layers, as the yardstick does. Ours stores what its LSTM reads in int16; X86Inductor leaves the
-  convolution and LSTM in float.
-
-| network | unit | float | XNNPACK | X86Inductor | yardstick | ours | ours above |
-|---|---|---|---|---|---|---|---|
-"""
-
-NOISE = """
-## Signal to noise
-
-SNR is the ratio of signal to noise of int8 outputs against float, in dB. It shows losses that are too small to change a
-score. The first networks are the trained ones; the others have random weights and hold what 8 bits are known to hurt.
-Here *ours above* is the difference to the yardstick.
-
-| network | XNNPACK | X86Inductor | yardstick | ours | ours above |
-|---|---|---|---|---|---|
-"""
+FIGURES = Path("docs/accuracy.json")
 
 DRAWS = 100
 """Bootstrap samples of test inputs and calibration sets for a standard error."""
 
-TRIED = """
-## What the quantizer gains by
-
-Each row was measured by SNR on these networks, with several sets of calibration data. [What did not
-help](experiments.md#accuracy) has the others.
-
-| step | gain |
-|---|---|
-| biases corrected by the mean error of rounded weights | up to 4 dB (depthwise) |
-| weights rounded by the calibration inputs, on top of that | 0.2 dB (sequence) to 1.7 (super-resolution) |
-| samples spread over all tokens and pixels, not every second one | 0.4 dB segmentation, up to 0.15 on others |
-| channels equalized and centred by 128 inputs | segmentation 36.6 to 37.7 dB, text 46.6 to 48.0, vision 37.1 to 37.6 |
-| batch norms moved before a cat, whose inputs then keep their scales | segmentation 34.7 to 36.3 dB |
-| scales of their own for slices of one linear, such as queries, keys and values | 1.3 dB vision, 0 text |
-| a range clipped where that lowers the squared error by a fifth | more robust with few inputs than by a twentieth |
-
-`Quantizer(fit_weights=True)`, the default, does the first four. The fourth takes sequence from 38.8 to 39.3 dB. Layers
-with more than 512 inputs for an output, or with too few samples, round weights to the nearest and correct biases.
-"""
+Row = dict[str, Any]
+"""A row of the figures: a score or a ratio by quantizer."""
 
 
 def xnnpack() -> Any:
@@ -198,15 +149,16 @@ def _found(name: str, quantizer: str, sets: int) -> Found:
         return f"{type(error).__name__}: {' '.join(str(error).split()[:REASON])}".replace("|", "/")
 
 
-def _cells(measure: Measure, found: Mapping[str, Found], others: Sequence[str], truth: Array, digits: int) -> list[str]:
-    """The mean score of each quantizer, and the difference of ours to the best of the others."""
+def _row(measure: Measure, found: Mapping[str, Found], others: Sequence[str], truth: Array, digits: int) -> Row:
+    """The mean score of each quantizer, or why there is none; `above`, the difference of ours to the best of the others
+    with its standard error."""
     means = {name: mean_of(measure, each, truth) for name, each in found.items() if not isinstance(each, str)}
-    cells = [f"{means[name]:.{digits}f}" if name in means else str(each) for name, each in found.items()]
+    row: Row = {name: round(means[name], digits) if name in means else str(each) for name, each in found.items()}
     best = max((name for name in others if name in means), key=means.__getitem__, default="")
     if not best or "ours" not in means:
-        return [*cells, ""]
+        return {**row, "above": None}
     error = standard_error(measure, found["ours"], found[best], truth)  # type: ignore[arg-type]
-    return [*cells, f"{means['ours'] - means[best]:+.{digits}f} ± {error:.{digits}f}"]
+    return {**row, "above": [round(means["ours"] - means[best], digits), round(error, digits)]}
 
 
 def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, Found]]:
@@ -226,19 +178,21 @@ def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, 
 
 
 def part_accuracy(options: Options) -> None:
-    """Prints the rows, and writes the page if all networks were requested."""
-    scores, noise, names = [], [], [*(options.names or TASKS)]
+    """Prints the rows, and writes docs/accuracy.json if all networks were requested."""
+    scores: list[Row] = []
+    noise: list[Row] = []
+    names = [*(options.names or TASKS)]
     for name, found in zip(through(names, "accuracy"), _all_found(names, options), strict=True):
         task = TASKS[name]
         wanted, (_, truth) = exact(name, task.test), inputs(name, True, task.test)
         if task.measure:
             truth = truth if task.loss else wanted
-            cells = _cells(task.measure, found, ("XNNPACK", "X86Inductor"), truth, 2)
-            scores.append(f"| {name} | {task.unit} | {task.measure(wanted, truth):.2f} | {' | '.join(cells)} |")
+            row = _row(task.measure, found, ("XNNPACK", "X86Inductor"), truth, 2)
+            scores.append({"network": name, "unit": task.unit, "float": round(task.measure(wanted, truth), 2), **row})
             print(scores[-1], flush=True)
         if np.issubdtype(wanted.dtype, np.floating):
-            cells = _cells(signal_to_noise, found, ("yardstick",), wanted, 1)
-            noise.append(f"| {name} | {' | '.join(cells)} |")
+            noise.append({"network": name, **_row(signal_to_noise, found, ("yardstick",), wanted, 1)})
             print(noise[-1], flush=True)
     if not options.names:
-        TABLE.write_text(HEAD + "\n".join(scores) + "\n" + NOISE + "\n".join(noise) + "\n" + TRIED, "utf-8")
+        now = origin("python -m bench accuracy", "reference", ("torch", "torchao"))
+        write(FIGURES, {**now, "sets": options.sets, "scores": scores, "noise": noise}, "scores", "noise")

@@ -1,9 +1,9 @@
 """Counts the bytes of each kernel's result that differ from the numpy reference's, on every engine and adapter, with
 the packed and the emulated dot product.
 
-Results are merged into docs/kernels.json, with a column for each engine and adapter; docs/kernels.md is written from
-it. Each machine on which it runs adds its columns. `--names` selects columns by parts of their names. Node and Chromium
-are included if they are installed.
+docs/kernels.json has a column for each engine and adapter: how many kernels ran, and those that gave other bytes or
+did not run. Each machine on which it runs adds its columns. `--names` selects columns by parts of their names. Node and
+Chromium are included if they are installed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bench.figures import origin, write
 from bench.options import Options
 from q8ta_wgpu.commands.check import mismatches
 from q8ta_wgpu.commands.example import Sample, samples
@@ -31,22 +32,10 @@ from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.web import bundle, web_folder
 
-DATA, PAGE = Path("docs/kernels.json"), Path("docs/kernels.md")
+DATA = Path("docs/kernels.json")
 DOTS = ("packed", "emulated")
 Found = dict[str, dict[str, int | str]]
 """By kernel, then by dot product: number of bytes that differ, or the reason why it did not run."""
-
-HEAD = """\
-# Kernels by engines
-
-Each int8 kernel must give the bytes of its numpy reference on every engine. `python -m bench engines` runs a case of
-the operator table with random numbers and counts the bytes that differ; every machine it runs on adds its columns.
-
-The table says how many kernels of an operator ran, those with an optional mask counted with it and without it. Kernels
-with dot products ran with packed and with emulated ones.
-Some kernels are for certain devices only, such as those for matrix units. A kernel that differs or does not run is
-listed below the table; `docs/kernels.json` has all of them.
-"""
 
 
 class Runs(Protocol):
@@ -56,17 +45,18 @@ class Runs(Protocol):
 
 
 def part_engines(options: Options) -> None:
-    """Adds the columns of this machine, and writes the page."""
-    data: dict[str, Found] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
+    """Adds the columns of this machine."""
+    columns: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))["columns"] if DATA.exists() else {}
     for title, targets, opened in _columns():
         if options.names and not any(part.lower() in title.lower() for part in options.names):
             continue
         with opened as runs:
-            data[title] = _column(runs, targets)
-        wrong = {kernel: found for kernel, found in data[title].items() if any(found.values())}
-        print(f"{title}: {len(data[title])} kernels, wrong: {wrong or 0}", flush=True)
-        DATA.write_text(json.dumps(data, indent=0, sort_keys=True) + "\n")
-        PAGE.write_text(page(data), encoding="utf-8")
+            found = _column(runs, targets)
+        wrong = {kernel: cells for kernel, cells in found.items() if any(cells.values())}
+        print(f"{title}: {len(found)} kernels, wrong: {wrong or 0}", flush=True)
+        now = origin("python -m bench engines", sorted({*columns, title}))
+        columns[title] = {"commit": now["commit"], "date": now["date"], "kernels": len(found), "wrong": wrong}
+        write(DATA, {**now, "columns": dict(sorted(columns.items()))})
 
 
 def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractContextManager[Runs]]]:
@@ -154,24 +144,3 @@ def _script(start: Any) -> Iterator[Runs]:
 def _arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
     for name, array in arrays.items():
         (folder / f"{name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
-
-
-def _operator(kernel: str) -> str:
-    return kernel.split(" with ")[0].partition(".")[0]
-
-
-def page(data: Mapping[str, Found]) -> str:
-    """The text of docs/kernels.md: a summary, a row for each operator, and the kernels with other bytes or none."""
-    columns = sorted(data)
-    kernels = sorted({kernel for found in data.values() for kernel in found})
-    total, wrong = 0, []
-    for column in columns:
-        for kernel, cells in data[column].items():
-            total += sum(value for value in cells.values() if isinstance(value, int))
-            wrong += [f"* {column}, {kernel}, {dot}: {value}" for dot, value in cells.items() if value]
-    rows = [f"| operator | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-    for operator in sorted(set(map(_operator, kernels))):
-        counts = (sum(_operator(kernel) == operator for kernel in data[column]) for column in columns)
-        rows.append(f"| {operator} | {' | '.join(str(count or '') for count in counts)} |")
-    lines = [HEAD, f"{len(kernels)} kernels, {total} bytes differ.\n", *rows, *(["", *wrong] if wrong else [])]
-    return "\n".join(lines) + "\n"

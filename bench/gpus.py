@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import q8ta_wgpu as q8
+from bench.figures import origin, write
 from bench.models import read
 from bench.options import Options
 from q8ta_wgpu.commands.arguments import random_array
@@ -143,7 +144,9 @@ def part_gpus(options: Options) -> None:
 
     devices = adapters(options)
     ray.init(num_cpus=len(devices), include_dashboard=False, log_to_driver=False, object_store_memory=STORE)
+    rows_a_second: list[dict[str, Any]] = []
     for name in options.names or NETWORKS:
+        rows_a_second.append({"network": name})
         saved = read(options.models, name)
         (taken,) = saved.inputs.values()
         model = saved.reshape((BATCH, *taken.shape[1:]))
@@ -154,6 +157,7 @@ def part_gpus(options: Options) -> None:
             for some in dict.fromkeys((tuple(devices[:1]), tuple(devices))):
                 each, results = by(model, some, rows)
                 alone = alone or each
+                rows_a_second[-1].setdefault(title, []).append(round(each))
                 expected = expected if expected.size else results
                 print(
                     f"{name} b{BATCH} {title} over {len(some)}: {each:.0f} rows/s, {each / alone:.2f} of one, "
@@ -162,3 +166,5 @@ def part_gpus(options: Options) -> None:
                 )
         same = np.array_equal(one_is_killed(model, devices, rows), expected)
         print(f"{name} b{BATCH} one actor killed, same results: {same}", flush=True)
+    now = origin("python -m bench gpus", f"{len(devices)} times {options.device.name}", ("ray",))
+    write(Path("docs/gpus.json"), {**now, "batch": BATCH, "rows": rows_a_second}, "rows")

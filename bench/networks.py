@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
+from bench.figures import origin, write
 from bench.kernel_sets import general
 from bench.models import read
 from bench.options import Options
@@ -82,10 +82,12 @@ class Results:
         print(f"{key[0]}, batch {key[1]}: " + ", ".join(f"{k} {ms:.3f} ms" for k, ms in columns.items()), flush=True)
 
     def save(self, path: Path, adapter: str) -> None:
-        """Writes the times as JSON, for `python -m bench plot`."""
+        """Writes the times as JSON: `--figures docs/networks.json` for README."""
         rows = [{"network": name, "batch": batch, **columns} for (name, batch), columns in self.found.items()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"adapter": adapter, "unit": "ms", "rows": rows}, indent=1) + "\n")
+        write(
+            path, {**origin("python -m bench networks torch", adapter, ("torch",)), "unit": "ms", "rows": rows}, "rows"
+        )
 
     def __str__(self) -> str:
         """A table of milliseconds on the GPU, in brackets as a multiple of this library's int8."""

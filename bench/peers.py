@@ -1,4 +1,4 @@
-"""Compares all installed int8 runtimes on the same networks, input and threads: docs/peers.md, its JSON and a picture.
+"""Compares all installed int8 runtimes on the same networks, input and threads: docs/peers.json.
 
 Each runtime writes its file and runs it in processes of its own (`bench/peer.py`), in turns over several rounds, so
 that none is timed only while the machine is busy. If a runtime cannot run a network, its row says why. On a machine
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu
+from bench.figures import origin, write
 from bench.noise import decibels
 from bench.options import Options
 from bench.runtimes import PEERS
@@ -33,33 +34,7 @@ SLOW = 10_000
 QUIET = 0.1
 """Limit of the share of the processors that other programs may use. Beyond it times may be wrong by factors."""
 
-DATA, PAGE, PICTURE = Path("docs/peers.json"), Path("docs/peers.md"), Path("docs/images/peers.svg")
-
-HEAD = """\
-# Beside other engines
-
-On a machine without a GPU, runtimes with kernels for the CPU are fastest: ONNX Runtime and ExecuTorch. Of those that go
-through Vulkan or WebGPU, which are software there, this library is the fastest. `python -m bench peers` wrote the
-tables; `pip install -r bench/requirements.txt` brings the runtimes.
-
-Each runtime makes its own file from the same torch module and runs it as its users would, on one image, with the same
-number of threads, in processes of its own, all in turns. Times are medians, from numpy to numpy.
-
-| column | is |
-|---|---|
-| times | a call against ours of the same run, both without what other programs took of the processors |
-| load | seconds from the file to the first result, imports included |
-| memory | the most that the process took |
-| dB | signal to noise against torch's float32: 20 to 40 is what int8 keeps, near 0 or below is a wrong result |
-| others | share of the processors that other programs took meanwhile |
-
-A run that finds more than 10% of the processors taken by others writes nothing. Weights are random, so dB says how
-exactly int8 was computed, not how accurate a trained network is.
-"""
-LOUD = """\
-**Other programs took up to {most:.0%} of the processors when this was measured, before such runs were refused. These
-times are wrong, by factors where rows differ in others.**
-"""
+DATA = Path("docs/peers.json")
 
 
 def part_peers(options: Options) -> None:
@@ -72,6 +47,8 @@ def part_peers(options: Options) -> None:
     data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     if data.get("machine") != (here := machine(options.device.name, threads)):
         data = {"machine": here, "networks": {}}
+    peers_of = [PEERS[peer].package for peer in peers]
+    data |= origin("python -m bench peers", options.device.name, peers_of)
     for network in networks:
         with tempfile.TemporaryDirectory() as scratch:
             found = measured(network, peers, Path(scratch), threads)
@@ -82,9 +59,7 @@ def part_peers(options: Options) -> None:
                 f"{QUIET:.0%}: nothing of this run is kept for {network}; end them and run it again"
             )
         data["networks"][network] = {**data["networks"].get(network, {}), **found}
-        DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(data), encoding="utf-8")
-        draw(data, PICTURE)
+        write(DATA, data)
 
 
 def _networks() -> set[str]:
@@ -190,35 +165,3 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def page(data: dict[str, Any]) -> str:
-    """The text of docs/peers.md: a table for each network, and the picture."""
-    parts = [HEAD, f"{data['machine']}.\n", f"![Milliseconds of a call, by network](images/{PICTURE.name})\n"]
-    for network, rows in data["networks"].items():
-        loud = [LOUD.format(most=loudest(rows))] if loudest(rows) > QUIET else []
-        parts += [f"## {network}\n", *loud, f"{table(rows)}\n"]
-    return "\n".join(parts)
-
-
-def draw(data: dict[str, Any], target: Path) -> None:
-    """Draws bars of each peer's time relative to ours, with a panel for each network."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    networks = data["networks"]
-    figure = Figure(figsize=(8, 2.9 * len(networks)), layout="constrained")
-    for axes, (network, rows) in zip(
-        figure.subplots(len(networks), squeeze=False)[:, 0], networks.items(), strict=True
-    ):
-        shown = sorted(((row["times"], peer) for peer, row in rows.items() if row.get("times")), reverse=True)
-        colours = ["#1f77b4" if peer == OURS else "#bbbbbb" for _, peer in shown]
-        bars = axes.barh([peer for _, peer in shown], [times for times, _ in shown], color=colours, log=True)
-        axes.bar_label(bars, [f"{times:.3g}" for times, _ in shown], padding=2, fontsize=7)
-        axes.set_title(f"{network}: time of a call, ours being 1 (logarithmic: less is better)", fontsize=9)
-        axes.margins(x=0.1)
-        axes.tick_params(labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "peers"}):
-        figure.savefig(target, metadata={"Date": None})

@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
+from bench.figures import origin, write
 from bench.options import Options
 from bench.yardstick import symmetric, yardstick
 from demo import text
@@ -116,12 +119,17 @@ def rows(decoder: Decoder, tokenizer: text.Tokenizer, options: Options) -> Itera
 
 
 def part_tokens(options: Options) -> None:
-    """Prints a table of `docs/decoders.md`."""
+    """Prints the rows, and writes docs/tokens.json."""
     decoder, tokenizer = trained()
     texts = with_scores(held_out(tokenizer)[::EVERY], by_module(decoder))
     print(f"{len(texts) * CONTEXT} tokens")
+    found: list[dict[str, Any]] = []
     for name, scores in rows(decoder, tokenizer, options):
         same, grown, ratio = compared(scores, texts)
         error = math.sqrt(same * (1 - same) / len(texts) / CONTEXT)
-        shares = f"{same:.2%} ± {error:.2%} | {grown - 1:+.2%}".replace("%", " %")
-        print(f"| {name} | {shares} | {f'{ratio:.0f} dB' if ratio < EXACT else 'exact'} |", flush=True)
+        shares = (round(100 * value, 2) for value in (same, error, grown - 1))
+        row = dict(zip(("same", "error", "perplexity"), shares, strict=True))
+        found.append({"quantized": name, **row, "snr_db": round(ratio) if ratio < EXACT else None})
+        print(found[-1], flush=True)
+    now = origin("python -m bench tokens", options.device.name, ("torch",))
+    write(Path("docs/tokens.json"), {**now, "tokens": len(texts) * CONTEXT, "rows": found}, "rows")

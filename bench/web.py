@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
+from bench.figures import origin, write
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Array
 
@@ -86,6 +87,7 @@ def part_web(options: Options) -> None:
         shutil.copytree(package, folder / "ort", ignore=shutil.ignore_patterns("*.map", "*.js"))
         with web.served(folder) as url:
             chromium.driver.set_script_timeout(580)
+            rows: list[dict[str, Any]] = []
             for title, (factory, shape) in networks().items():
                 if options.names and title not in options.names:
                     continue
@@ -94,6 +96,7 @@ def part_web(options: Options) -> None:
                 found = chromium.run(_CODE, url=url, name=title, shape=shape, repeats=min(options.count, 5))
                 differ = np.count_nonzero(np.array(found["first"]["q8ta.js"], np.float32) != ours[:2000])
                 print(f"{title} {list(shape)} on {found['adapter']}, {differ} of q8ta.js differ from the reference")
+                rows.append({"network": title, "shape": shape, "error": {}})
                 for run in ("q8ta.js", "webgpu", "wasm"):
                     if run in found:
                         print(f"  {run:<8} fails: {found[run]}")
@@ -101,7 +104,12 @@ def part_web(options: Options) -> None:
                     error = np.abs(np.array(found["first"][run]) - expected[: len(found["first"][run])]).mean()
                     ms = float(np.median(found["times"][run]))
                     print(f"  {run:<8} {ms:9.1f} ms, mean error {error / np.abs(expected).mean():.4f}", flush=True)
-                print(json.dumps({title: found["times"]}))
+                    rows[-1][run] = round(ms)
+                    rows[-1]["error"][run] = round(float(error / np.abs(expected).mean()), 3)
+            versions = {"onnxruntime-web": json.loads((package.parent / "package.json").read_text("utf-8"))["version"]}
+            now = origin("python -m bench web", f"{found['adapter']} through Chromium", ("onnxruntime",))
+            now["versions"] |= versions
+            write(Path("docs/web.json"), {**now, "unit": "ms", "rows": rows}, "rows")
 
 
 def _written(module: Any, shape: tuple[int, ...], folder: Path) -> tuple[Array, Array]:

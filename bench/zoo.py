@@ -1,8 +1,8 @@
 """Tries the architectures of `bench.architectures` with random weights, one after another.
 
 Each network is quantized, compiled, run and compared with the numpy reference, in a process of its own with a time
-limit. Its row is appended to a JSON file, so that an interrupted run can be continued. The rows are written as a table
-to docs/zoo.md. Needs the extra `zoo`. Runs with another `--device` add rows for that adapter.
+limit. Its row is appended to a JSON file, so that an interrupted run can be continued. docs/zoo.json has
+all rows. Needs the extra `zoo`. Runs with another `--device` add rows for that adapter.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import numpy as np
 import q8ta_wgpu as q8
 from bench.architectures import names
 from bench.builders import BUILDERS, example_inputs, is_idle, other_inputs, wake
+from bench.figures import write
 from bench.noise import decibels
 from bench.options import Options
 from bench.yardstick import yardstick
-from bench.zoo_table import RATIOS, Row, share, summary, table
+from bench.zoo_table import RATIOS, Row, figures, share, summary
 from q8ta_wgpu.frontend.notes import PRECISION, noted
 from q8ta_wgpu.progress import through
 
@@ -38,7 +39,7 @@ LIMIT = 600
 """Limit of seconds for one network."""
 
 RESULTS = Path("out/zoo.json")
-TABLE = Path("docs/zoo.md")
+FIGURES = Path("docs/zoo.json")
 
 
 def measured(name: str, adapter: str | None, items: int = 1, draw: int = 0) -> Row:
@@ -208,7 +209,7 @@ def read(path: Path) -> list[Row]:
 
 def part_zoo(options: Options) -> None:
     """Runs the networks without a row, or those in `--names`, `jobs` at a time, each with as many draws of its weights
-    and inputs as asked for, and writes the table."""
+    and inputs as asked for, and writes the figures."""
     RESULTS.parent.mkdir(exist_ok=True)
     done = {row["name"] for row in read(RESULTS)}
     wanted = list(options.names) or [name for name in names() if name not in done]
@@ -226,7 +227,7 @@ def part_zoo(options: Options) -> None:
             print(_line(row), flush=True)
     rows = read(RESULTS)
     print(summary(rows))
-    TABLE.write_text(table(rows), encoding="utf-8")
+    write(FIGURES, figures(rows), "rows")
 
 
 def _line(row: Row) -> str:

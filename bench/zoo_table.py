@@ -1,11 +1,11 @@
-"""The text of docs/zoo.md, from rows that `bench.zoo` measured."""
+"""What docs/zoo.json says of the rows that `bench.zoo` measured."""
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from statistics import mean, median, stdev
 from typing import Any
+
+from bench.figures import origin
 
 Row = dict[str, Any]
 
@@ -29,105 +29,43 @@ def summary(rows: list[Row]) -> str:
     )
 
 
-def table(rows: list[Row]) -> str:
-    """The text of docs/zoo.md: all networks on the device that ran most of them, and how many ran on others."""
+def figures(rows: list[Row]) -> Row:
+    """What docs/zoo.json holds: all networks on the device that ran most of them, and how many ran on others."""
     devices = [device for device, _ in Counter(row.get("device", "") for row in rows).most_common() if device]
     on = {device: rank for rank, device in enumerate(devices)}
     first: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: on.get(row.get("device", ""), len(on))):
         first.setdefault(_name(row), row)
-    used = [device for device in devices if any(row.get("device") == device for row in first.values())]
-    versions = sorted({version for row in first.values() for version in row["versions"]})
-    lines = [
-        "# Zoo",
-        "",
-        summary(list(first.values())),
-        "",
-        "Small architectures of each family of torchvision, timm, transformers, diffusers, segmentation_models_pytorch",
-        "and torchaudio, with random weights, are quantized with one batch, compiled, run and compared with the numpy",
-        "reference, each in its own process. `python -m bench zoo` wrote this table with",
-        *textwrap.wrap(f"{', '.join(versions)}, on {', '.join(used)}.", 120),
-        "",
-        *_compared_with(list(first.values())),
-        "| column | is |",
-        "|---|---|",
-        "| SNR | signal to noise of the first output against the float module's, in dB |",
-        "| yardstick | the same of a simulation that rounds inputs and weights of convolutions, linears and recurrent "
-        "layers to int8, and nothing else; empty where it was not measured |",
-        "| predicted | SNR as `quantize` predicted it, of the output that is farthest below the yardstick |",
-        "| limit | the float module's own SNR when only its input is rounded to int8, which leaves 40 dB of that |",
-        "| seconds | to quantize, on one processor of a machine that did other work as well; by the clock on two cores "
-        "that did nothing else DINOv2 at 518 pixels took 19, coat_tiny 17 to 22, dm_nfnet_f0 15 |",
-        "| exceptions | what is not int8 or differs from the reference; empty: everything is int8, 0 mismatches |",
-        "",
-        "Weights are random, so SNR says what int8 adds to a network of this depth, not how accurate a trained one is.",
-        "It changes by a decibel from draw to draw. A limit far below 40 dB means that the network makes any noise",
-        "larger. Where only the SNR is low, int8 is the cause. Mismatches are output elements that differ in any bit;",
-        "float32 operators have a tolerance, so the largest difference is given as a share of the largest output.",
-        "Networks with a star hardly depend on their input as they are made: they got other initial values, and",
-        "batch norm statistics of random inputs. Outputs that are zeros have no SNR. Where rounding the input changes",
-        "nothing there is no limit. Rows that say *of 8* are calibrated with 8 inputs and judged by 8 others. Rows of",
-        "several draws are means: each draw has other weights and other inputs.",
-        "",
-        *_draws(list(first.values())),
-        "| architecture | input | dispatches | SNR dB | yardstick dB | predicted dB | limit dB | seconds | "
-        "exceptions |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(_row(row) for _, row in sorted(first.items())),
-    ]
-    lines += _others([row for row in rows if first[_name(row)] is not row], devices)
-    return "\n".join(lines) + "\n"
+    shown = [row for _, row in sorted(first.items())]
+    used = [device for device in devices if any(row.get("device") == device for row in shown)]
+    ran = [row for row in shown if "error" not in row]
+    data = origin("python -m bench zoo", used)
+    data["versions"] = _versions(shown)
+    data |= {"tried": len(shown), "ran": len(ran), "equal": sum(not row["mismatches"] for row in ran)}
+    data["int8_share"] = sum(row["macs_int8"] for row in ran) / max(sum(row["macs"] for row in ran), 1)
+    data["others"] = _others([row for row in rows if first[_name(row)] is not row], devices)
+    return data | {"rows": [_row(row) for row in shown]}
 
 
-def _compared_with(rows: list[Row]) -> list[str]:
-    """A paragraph that compares SNR with the yardstick and the predictions, if any row has them."""
-    differences = {
-        key: [row["snr_db"] - row[key] for row in rows if row.get("snr_db") is not None and row.get(key) is not None]
-        for key in ("yardstick_db", "predicted_db")
-    }
-    beside, errors = differences.values()
-    if not beside or not errors:
-        return []
-    near = [sum(abs(error) <= most for error in errors) for most in (1, 2)]
-    below = sum(d < -1.5 for d in beside)
-    text = (
-        f"The median of SNR less yardstick is {median(beside):+.1f} dB; {below} of {len(beside)} rows are more than "
-        f"1.5 dB below it. Of {len(errors)} SNRs `quantize` predicted {near[0]} within a decibel, {near[1]} within two."
-    )
-    return [*textwrap.wrap(text, 120), ""]
-
-
-def _draws(rows: list[Row]) -> list[str]:
-    """A table of the networks that were drawn several times: their SNR less the yardstick's."""
-    drawn = [row for row in rows if all(None not in ratios for ratios in row.get("draws", [(None,)]))]
-    found = [(row, [snr - yardstick for snr, yardstick in row["draws"]]) for row in drawn]
-    if not found:
-        return []
-    lines = ["| architecture | draws | SNR less yardstick dB, mean and its standard error | lowest to highest |"]
-    lines.append("|---|---|---|---|")
-    for row, less in sorted(found, key=lambda each: _name(each[0])):
-        error = stdev(less) / len(less) ** 0.5
-        lines.append(
-            f"| {_name(row)} | {len(less)} | {mean(less):+.1f} ± {error:.1f} | {min(less):+.1f} to {max(less):+.1f} |"
-        )
-    return [*lines, ""]
+def _versions(rows: list[Row]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for name, _, version in (line.partition(" ") for line in sorted({v for row in rows for v in row["versions"]})):
+        found.setdefault(name, []).append(version)
+    return {name: ", ".join(versions) for name, versions in found.items()}
 
 
 def _name(row: Row) -> str:
     return str(row["name"]).replace(":", " ")
 
 
-def _row(row: Row) -> str:
+def _row(row: Row) -> Row:
+    """A network's row; `draws` has the ratio of each draw of its weights and inputs, and the yardstick's."""
     if "error" in row:
-        return f"| {_name(row)} | | | | | | | | {_escaped(row['error'])} |"
+        return {"name": _name(row), "error": " ".join(row["error"].split())[:300]}
     shape = ", ".join("x".join(map(str, shape)) for shape in row["inputs"])
-    ratios = ("" if row.get(key) is None else str(row[key]) for key in RATIOS)
-    marks = (" *" if row.get("woken") else "") + (f" of {row['items']}" if row.get("items", 1) > 1 else "")
-    marks += f", {len(row['draws'])} draws" if "draws" in row else ""
-    return (
-        f"| {_name(row)}{marks} | {shape} | {row['dispatches']} | {' | '.join(ratios)} "
-        f"| {row['quantize_s']} | {_exceptions(row)} |"
-    )
+    found = {"name": _name(row), "woken": bool(row.get("woken")), "input": shape, "dispatches": row["dispatches"]}
+    found |= {key: row.get(key) for key in RATIOS} | {"quantize_s": row["quantize_s"], "exceptions": _exceptions(row)}
+    return found | {key: row[key] for key in ("items", "draws") if row.get(key, 1) != 1}
 
 
 def _exceptions(row: Row) -> str:
@@ -144,18 +82,11 @@ def _differing(row: Row) -> str:
     return f"{row['mismatches']}{size}"
 
 
-def _others(rows: list[Row], devices: list[str]) -> list[str]:
-    """A paragraph on devices that are not in the table: how many networks ran on each, and which of them differ."""
-    again = [device for device in devices if any(row.get("device") == device for row in rows)]
-    if not again:
-        return []
-    lines = ["", "## Other devices", "", "| device | architectures | mismatches |", "|---|---|---|"]
-    for device in again:
+def _others(rows: list[Row], devices: list[str]) -> list[Row]:
+    """Of each other device how many networks ran there, and which of them differ."""
+    found = []
+    for device in devices:
         own = [row for row in rows if row.get("device") == device]
         differ = [f"{_name(row)} {_differing(row)}" for row in own if row["mismatches"]]
-        lines.append(f"| {device} | {len(own)} | {', '.join(differ) or 'none'} |")
-    return lines
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split())[:300].replace("|", "\\|")
+        found += [{"device": device, "ran": len(own), "mismatches": differ}] if own else []
+    return found

@@ -22,38 +22,39 @@ ELSEWHERE = {
 """Pages outside docs/, and what they are called in the site."""
 
 SECTIONS = {
-    "Use it": {
+    "Use": {
         "index.md": "q8ta_wgpu",
         "quickstart.md": "Quick start",
         "quantizing.md": "Quantizing your network",
-        "decoders.md": "Decoders and their caches",
+        "precision.md": "Precision and masks",
         "compare.md": "When accuracy drops",
+        "decoders.md": "Decoders and their caches",
+        "onnx.md": "ONNX networks",
         "web.md": "In a web page",
-        "reference.md": "API reference",
+        "engines.md": "Engines, adapters, matrix units",
     },
-    "How it works": {
-        "architecture.md": "Architecture",
+    "Look up": {
+        "operators.md": "Operators",
+        "reference.md": "API reference",
+        "commands.md": "Commands and errors",
         "arithmetic.md": "The arithmetic contract",
         "layouts.md": "Layouts and layout sync",
-        "engines.md": "Engines, adapters, matrix units",
+        "security.md": "Security",
+    },
+    "Understand": {
+        "architecture.md": "Architecture",
         "shaders.md": "Kernels",
         "executorch.md": "Coming from ExecuTorch Vulkan",
-    },
-    "What was measured": {
-        "performance.md": "Performance",
-        "peers.md": "Beside other engines",
-        "accuracy.md": "Accuracy",
-        "portability.md": "Portability",
-        "kernels.md": "Kernels on every engine",
-        "zoo.md": "Networks that were tried",
-        "faults.md": "Faults",
-        "experiments.md": "What did not help",
-    },
-    "Take part": {
         "contributing.md": "Writing an operator, a kernel, a pass",
-        "security.md": "Security",
-        "conduct.md": "Code of conduct",
+    },
+    "Judge": {
+        "performance.md": "Performance",
+        "accuracy.md": "Accuracy",
+        "zoo.md": "Networks that were tried",
+        "portability.md": "Portability",
+        "experiments.md": "What did not help",
         "changelog.md": "Changes",
+        "conduct.md": "Code of conduct",
     },
 }
 """Pages in order; those that a checkout lacks are left out, those that are not here come last."""

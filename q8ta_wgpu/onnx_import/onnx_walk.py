@@ -25,8 +25,8 @@ from q8ta_wgpu.onnx_import.special import SPECIAL
 from q8ta_wgpu.quantization.insert import FloatProgram
 
 WAY_OUT = (
-    "Write these with operators of the table (docs/onnx.md), compute them before or after the network, or add them "
-    "(CONTRIBUTING.md)."
+    "Write these with operators of the table (docs/operators.md), compute them before or after the network, or "
+    "add them (CONTRIBUTING.md)."
 )
 
 RULES = {**quantized.RULES, **integer_sums.RULES, **qlinear.RULES, "com.microsoft.MatMulNBits": four_bits.matmul}

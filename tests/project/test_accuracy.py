@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_the_yardstick_rounds_recurrent_projections(layer: Callable[..., nn.Modu
         assert 25 < signal_to_noise(simulation(x)[0].numpy(), module(x)[0].numpy()) < 60
 
 
-def test_the_page_has_a_table_of_scores_and_one_of_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_have_scores_and_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network with random weights has no score but one that chooses; what cannot be quantized says why."""
 
     class Unknown(nn.Module):
@@ -122,18 +123,11 @@ def test_the_page_has_a_table_of_scores_and_one_of_noise(tmp_path: Path, monkeyp
     tasks = {"small": small, "unknown": replace(small, build=Unknown), "masked_argmax": TASKS["masked_argmax"]}
     for holder in ("bench.accuracy", "bench.suite.tasks"):
         monkeypatch.setattr(f"{holder}.TASKS", tasks)
-    monkeypatch.setattr(bench_accuracy, "TABLE", tmp_path / "accuracy.md")
+    monkeypatch.setattr(bench_accuracy, "FIGURES", tmp_path / "accuracy.json")
     bench_accuracy.part_accuracy(Options(sets=1))
-    scores, noise = (tmp_path / "accuracy.md").read_text("utf-8").split("## Signal to noise")
-    (chosen,) = _rows(scores)
-    assert chosen.startswith("| masked_argmax | % as float | 100.00 |")
-    small_row, unknown = _rows(noise)
-    assert small_row.startswith("| small |")
-    assert unknown.count("UnsupportedError: ") == 3
-
-
-def _rows(table: str) -> list[str]:
-    """Those of the first table, below its head, with as many columns."""
-    head, *rows = table[table.index("|---") :].split("\n\n")[0].splitlines()
-    assert {row.count("|") for row in rows} == {head.count("|")}
-    return rows
+    found = json.loads(bench_accuracy.FIGURES.read_text("utf-8"))
+    (chosen,) = found["scores"]
+    assert (chosen["network"], chosen["unit"], chosen["float"]) == ("masked_argmax", "% as float", 100.0)
+    small_row, unknown = found["noise"]
+    assert small_row["network"] == "small" and len(small_row["above"]) == 2
+    assert str(unknown).count("UnsupportedError: ") == 3 and unknown["above"] is None

@@ -17,6 +17,7 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from docs import draw_layouts
+from examples.vision import declare_operators
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.runtime.device import Device
 from tests.onnx_import.networks import quantized
@@ -33,6 +34,7 @@ PAGES = [
 @pytest.fixture(scope="module")
 def given() -> dict[str, Any]:
     """What a page may take for granted: a network of the reader's, its inputs, and what they make of it."""
+    declare_operators()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
     batches = [torch.randn(1, 3, 12, 16) for _ in range(2)]

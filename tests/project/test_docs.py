@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import q8ta_wgpu
-from bench import engines, onnx_files
+from bench import figures
 from bench.__main__ import PARTS
-from bench.faults import read, table
+from docs import list_operators
 from q8ta_wgpu.__main__ import parser
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.op import Op
@@ -63,6 +63,10 @@ def exists(name: str, page: str) -> bool:
 def test_links(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page].read_text(encoding="utf-8"))
     assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", PAGES[page].read_text(encoding="utf-8")):
+        other = (PAGES[page].parent / target) if target else PAGES[page]
+        headings = re.findall(r"^#+ (.*)", other.read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
 
 
 @each_page
@@ -71,21 +75,35 @@ def test_headings_are_there_once(page: str) -> None:
     assert [heading for heading in set(headings) if headings.count(heading) > 1] == []
 
 
-def test_faults() -> None:
-    """The table is what the commands wrote."""
-    assert table(read()) in PAGES["docs/faults.md"].read_text(encoding="utf-8")
+@each_page
+def test_figures(page: str) -> None:
+    """Blocks of figures are what the JSON files hold: `python -m bench figures` makes them anew."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    assert figures.filled(text) == text
+    assert text.count("<!-- figures: ") == text.count("<!-- end -->") == len(figures.BLOCK.findall(text))
 
 
-def test_kernels() -> None:
-    """The page is what the command wrote of docs/kernels.json."""
-    data = json.loads(engines.DATA.read_text(encoding="utf-8"))
-    assert engines.page(data) == PAGES["docs/kernels.md"].read_text(encoding="utf-8")
+def test_every_block_is_shown() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
+    assert {found[0] for found in figures.BLOCK.findall(text)} == set(figures.BLOCKS)
 
 
-def test_onnx_networks() -> None:
-    """The page is what the command wrote of docs/onnx.json."""
-    data = json.loads(onnx_files.DATA.read_text(encoding="utf-8"))
-    assert onnx_files.page(data) == PAGES["docs/onnx_networks.md"].read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in sorted(figures.DOCS.glob("*.json"))])
+def test_figures_say_how_they_were_measured(path: Path) -> None:
+    """The command, which exists, the adapter, versions, the commit and the date."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for each in data if isinstance(data, list) else [data]:
+        assert each.keys() >= set(figures.ORIGIN)
+        assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", each["commit"]) and re.fullmatch(
+            r"20\d\d-\d\d-\d\d", each["date"]
+        )
+        command = each["command"].split()
+        assert command[:3] == ["python", "-m", "pytest"] or set(command[3:]) - {"--count", "100000"} <= set(PARTS)
+
+
+def test_operators() -> None:
+    """The page is what the operator table says: `python -m docs.list_operators` writes it."""
+    assert list_operators.TARGET.read_text(encoding="utf-8") == list_operators.page()
 
 
 def test_reference() -> None:
@@ -102,29 +120,6 @@ def test_workflows() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml"))
     called = re.findall(r"(?:tests|bench)/[\w/]+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
     assert len(called) > 5 and [name for name in called if not (ROOT / name).exists()] == []
-
-
-def rows(page: str, columns: int) -> list[list[str]]:
-    """Rows of a page's tables of so many columns, empty first cells filled from above."""
-    found: list[list[str]] = []
-    for line in PAGES[page].read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and len(cells) == columns:
-            found.append([cells[0] or found[-1][0], *cells[1:]])
-    return found
-
-
-def test_figures_of_readme() -> None:
-    """README's table is a part of that in docs/performance.md, and its picture shows the same milliseconds."""
-    full = {(name, batch): cells for name, batch, *cells in rows("docs/performance.md", 11)[2:]}
-    short = rows("README.md", 5)[2:]
-    picture = (ROOT / "docs/images/networks.svg").read_text(encoding="utf-8")
-    assert len(short) == 10
-    for name, batch, *times in short:
-        cells = full[name, batch]
-        expected = [cells[0].split()[0], *(cell.partition("/")[2] for cell in cells[-2:])]
-        assert list(map(float, times)) == list(map(float, expected)), name
-        assert [time for time in times if f"<!-- {float(time):.3g} ms -->" not in picture] == [], name
 
 
 @each_page

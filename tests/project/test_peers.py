@@ -52,10 +52,6 @@ def test_every_peer_has_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(text) == 4 and "not measured: make: ModuleNotFoundError: No module named 'tinygrad'" in text[-1]
     assert next(line for line in text if "q8ta" in line).endswith("| 2 | 1.00 | 1.0 | 3 | 44.0 | 25% |")
     assert next(line for line in text if peers.REFERENCE in line).endswith("| 2 | 0.67 | 1.0 | 3 |  | 50% |")
-    data = {"machine": "a machine", "networks": {"subpixel": rows}}
-    assert "a machine." in peers.page(data) and "\n".join(text) in peers.page(data)
-    peers.draw(data, tmp_path / "peers.svg")
-    assert (tmp_path / "peers.svg").read_text().count(f"<!-- {peers.OURS} -->") == 1
 
 
 @pytest.mark.parametrize("others", [0.09, 0.11])
@@ -64,24 +60,17 @@ def test_a_run_beside_other_programs_writes_nothing(
 ) -> None:
     rows = {peers.OURS: {"version": "1", "missing": "", "load_s": 1.0, "ms": 2.0, "memory_mib": 3.0, "others": others}}
     rows[peers.OURS] |= {"times": 1.0, "decibels": None}
-    for name in ("DATA", "PAGE", "PICTURE"):
-        monkeypatch.setattr(peers, name, tmp_path / name)
+    monkeypatch.setattr(peers, "DATA", tmp_path / "DATA")
     monkeypatch.setattr(peers, "measured", lambda *given: rows)
-    monkeypatch.setattr(peers, "draw", lambda data, target: None)
     options: Any = SimpleNamespace(names=["subpixel"], device=SimpleNamespace(name="an adapter"))
     if others < peers.QUIET:
         peers.part_peers(options)
-        assert "## subpixel" in peers.PAGE.read_text() and "**" not in peers.PAGE.read_text()
+        data = json.loads(peers.DATA.read_text())
+        assert data["networks"] == {"subpixel": rows} and data["command"] == "python -m bench peers"
         return
     with pytest.raises(SystemExit, match="other programs took 11% of the processors while subpixel was timed"):
         peers.part_peers(options)
     assert list(tmp_path.iterdir()) == []
-    assert "**Other programs took up to 11%" in peers.page({"machine": "", "networks": {"subpixel": rows}})
-
-
-def test_the_page_is_what_was_measured() -> None:
-    data = json.loads(peers.DATA.read_text(encoding="utf-8"))
-    assert peers.page(data) == peers.PAGE.read_text(encoding="utf-8")
 
 
 def test_a_missing_package_is_named_by_its_process(tmp_path: Path) -> None:

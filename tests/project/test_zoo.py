@@ -1,9 +1,8 @@
-"""bench zoo: a row for a network, the file that rows are appended to, the table they become."""
+"""bench zoo: a row for a network, the file that rows are appended to, the figures they become."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import torch
 from torch import nn
 
 from bench import architectures, builders, zoo
-from bench.zoo_table import table
+from bench.zoo_table import figures
 from tests.quantizing import conv
 
 
-def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that runs, one that cannot be imported and one that cannot be built; the last row of a name counts."""
 
     class Sorted(nn.Module):
@@ -36,28 +35,19 @@ def test_rows_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = tmp_path / "zoo.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in [{"name": "small:net", "error": "old"}, *rows]))
     assert zoo.read(path) == rows
-    text = table(rows)
-    assert "Other devices" not in text
-    assert "1 of 3 architectures that were tried compile and run, 1 with 0 mismatches; 100.0 %" in text
-    assert re.search(r"\| small net \| 1x3x8x8 \| \d+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+ \|  \|", text)
-    assert "Of 1 SNRs `quantize` predicted 1 within a decibel" in " ".join(text.split())
-    assert "aten.logcumsumexp.default" in text
+    data = figures(rows)
+    assert (data["tried"], data["ran"], data["equal"], data["int8_share"], data["others"]) == (3, 1, 1, 1.0, [])
+    (shown,) = (row for row in data["rows"] if row["name"] == "small net")
+    assert (shown["input"], shown["exceptions"], shown["snr_db"] > 20) == ("1x3x8x8", "", True)
+    assert any("aten.logcumsumexp.default" in row.get("error", "") for row in data["rows"])
     elsewhere = {**net, "device": "another", "mismatches": 3, "error_share": 0.5}
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, elsewhere]))
-    text = table(zoo.read(path))
-    assert "1 of 3 architectures" in text
-    halves = {
-        **net,
-        "macs": 2 * net["macs"],
-        "float32": {"softmax": 2},
-        "islands": 1,
-        "mismatches": 3,
-        "error_share": 0.5,
-    }
-    assert f"| 50.0 % int8 macs, softmax 2, 1 islands, mismatches 3 of {net['elements']} (by 5.0e-01) |" in table(
-        [halves]
-    )
-    assert f"| another | 1 | small net 3 of {net['elements']} (by 5.0e-01) |" in text
+    differs = f"small net 3 of {net['elements']} (by 5.0e-01)"
+    assert figures(zoo.read(path))["others"] == [{"device": "another", "ran": 1, "mismatches": [differs]}]
+    halves = {**net, "macs": 2 * net["macs"], "float32": {"softmax": 2}, "islands": 1}
+    (shown,) = figures([{**halves, "mismatches": 3, "error_share": 0.5}])["rows"]
+    expected = f"50.0 % int8 macs, softmax 2, 1 islands, mismatches 3 of {net['elements']} (by 5.0e-01)"
+    assert shown["exceptions"] == expected
 
 
 def test_an_idle_network_is_woken() -> None:
@@ -97,7 +87,8 @@ def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.Monk
     monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: module})
     row = zoo.measured("small:denoiser", "llvmpipe", items=2)
     assert (row["mismatches"], row["inputs"]) == (0, [[1, 3, 8, 8], [1]])
-    assert "| small denoiser of 2 | 1x3x8x8, 1 |" in table([row])
+    (shown,) = figures([row])["rows"]
+    assert (shown["name"], shown["input"], shown["items"]) == ("small denoiser", "1x3x8x8, 1", 2)
 
 
 def test_rows_of_several_draws_are_means(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +99,7 @@ def test_rows_of_several_draws_are_means(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len({row["snr_db"] for row in rows}) == 3
     row = zoo.mean_of(rows)
     assert row["snr_db"] == pytest.approx(sum(each["snr_db"] for each in rows) / 3, abs=0.051)
-    less = [snr - yardstick for snr, yardstick in row["draws"]]
-    assert f"| small net | 3 | {sum(less) / 3:+.1f} ± " in table([row])
-    assert "| small net, 3 draws | 1x3x8x8 |" in table([row])
+    assert figures([row])["rows"][0]["draws"] == [[each["snr_db"], each["yardstick_db"]] for each in rows]
     assert zoo.mean_of(rows[:1]) == rows[0]
     assert zoo.mean_of([*rows, {"name": "small:net", "error": "build: no"}])["error"] == "build: no"
 

@@ -8,7 +8,7 @@ from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.nodes import called, source_of
 
 _WAY_OUT = (
-    "Write these with operators of the table (kernels/README.md), compute them before or after the model, "
+    "Write these with operators of the table (docs/operators.md), compute them before or after the model, "
     'leave them to PyTorch (unsupported="torch", given to quantize and compile), or add them (CONTRIBUTING.md).'
 )
 
