@@ -14,6 +14,7 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, Graph, Node, QParams
 from q8ta_wgpu.passes.operands import affine_of
 from q8ta_wgpu.passes.plan.masks import reads_masks
+from q8ta_wgpu.passes.plan.recursion import Question, answer
 from q8ta_wgpu.passes.plan.regions import is_move
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -24,26 +25,23 @@ Interval = tuple[float, float]
 def round_scores(graph: Graph) -> None:
     """Quantizes the scores of each masked softmax that sums, factors and moves compute from int8 values."""
     rewriter, known = Rewriter(graph), dict[str, Interval | None]()
+
+    def ask(name: str) -> Question[Interval | None]:
+        return _interval(rewriter, name)
+
     for node in rewriter.nodes():
         add = rewriter.producer(node.inputs[0]) if reads_masks(node) else None
         for name in add.inputs if add is not None and add.op == "add" else ():
             scores = rewriter.producer(name)
             if add is None or scores is None or scores.op == "dequantize":
                 continue
-            if (found := _interval(rewriter, name, known)) is not None:
+            if (found := answer(ask, name, known)) is not None:
                 _round(rewriter, add, scores, found)
     rewriter.commit()
 
 
-def _interval(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) -> Interval | None:
-    """The range of a value that sums, factors and moves compute from int8 values and constants; None of others.
-    `known` caches the answers."""
-    if name not in known:
-        known[name] = _computed(rewriter, name, known)
-    return known[name]
-
-
-def _computed(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) -> Interval | None:
+def _interval(rewriter: Rewriter, name: str) -> Question[Interval | None]:
+    """The range of a value that sums, factors and moves compute from int8 values and constants; None of others."""
     graph = rewriter.graph
     if name in graph.constants:
         values = graph.constants[name]
@@ -56,16 +54,21 @@ def _computed(rewriter: Rewriter, name: str, known: dict[str, Interval | None]) 
         if q is None or q == BOOL:
             return None
         return (q.range[0] - q.zero) * q.scale, (q.range[1] - q.zero) * q.scale
-    ranges = [found for n in node.inputs if (found := _interval(rewriter, n, known)) is not None]
-    if len(ranges) < len(node.inputs):
+    affine = affine_of(node)
+    if node.op != "add" and affine is None and not is_move(node):
         return None
+    ranges = list[Interval]()
+    for operand in node.inputs:
+        if (found := (yield operand)) is None:
+            return None
+        ranges.append(found)
     if node.op == "add":
         (low, high), ends = ranges[0], [node.attrs["alpha"] * end for end in ranges[1]]
         return low + min(ends), high + max(ends)
-    if (affine := affine_of(node)) is not None:
+    if affine is not None:
         ends = [affine[0] * end + affine[1] for end in ranges[0]]
         return min(ends), max(ends)
-    return ranges[0] if is_move(node) else None
+    return ranges[0]
 
 
 def _round(rewriter: Rewriter, add: Node, scores: Node, found: Interval) -> None:

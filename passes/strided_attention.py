@@ -97,12 +97,26 @@ def _strided(rewriter: Rewriter, node: Node) -> Node | None:
 
 def _view_of(rewriter: Rewriter, name: str) -> _StridedView:
     """A value as a view of the earliest value that it is moved from in whole words."""
-    graph, node, shape = rewriter.graph, rewriter.producer(name), rewriter.graph.types[name].shape
-    here = _StridedView(name, 0, tuple((digit,) for digit in zip(shape, strides(shape), strict=True)))
-    if node is None or node.op not in ("view", "permute", "slice", "expand"):
-        return here
-    before = _view_of(rewriter, node.inputs[0])
-    root, q = graph.types[before.root], graph.types[name].q
+    path = list[Node]()
+    while (node := rewriter.producer(name)) is not None and node.op in ("view", "permute", "slice", "expand"):
+        path.append(node)
+        name = node.inputs[0]
+    found = _itself(rewriter.graph, name)
+    for each in reversed(path):
+        found = _moved(rewriter.graph, found, each)
+    return found
+
+
+def _itself(graph: Graph, name: str) -> _StridedView:
+    """A value as a view of itself."""
+    shape = graph.types[name].shape
+    return _StridedView(name, 0, tuple((digit,) for digit in zip(shape, strides(shape), strict=True)))
+
+
+def _moved(graph: Graph, before: _StridedView, node: Node) -> _StridedView:
+    """A move's result as a view of what its operand is a view of, if it is one in whole words; else of itself."""
+    here, shape = _itself(graph, node.output), graph.types[node.output].shape
+    root, q = graph.types[before.root], graph.types[node.output].q
     if root.shape[-1] % WORD or (root.q and q and root.q.zero != q.zero):
         return here
     dims = list(before.dims)

@@ -83,25 +83,28 @@ def _clamped(node: Node, low: float, high: float) -> Node | None:
 
 def _is_whole(rewriter: Rewriter, name: str) -> bool:
     """Whether all elements of a value are whole numbers."""
-    node = rewriter.producer(name)
-    if node is None:
-        return False
-    if node.op == "clamp":
-        ends = (node.attrs["min"], node.attrs["max"])
-        return all(float(end).is_integer() for end in ends) and _is_whole(rewriter, node.inputs[0])
-    return node.op in _ROUNDS or (_moves(node) and _is_whole(rewriter, node.inputs[0]))
+    while (node := rewriter.producer(name)) is not None and node.op not in _ROUNDS:
+        ends = (node.attrs["min"], node.attrs["max"]) if node.op == "clamp" else ()
+        if not (ends or _moves(node)) or not all(float(end).is_integer() for end in ends):
+            return False
+        name = node.inputs[0]
+    return node is not None
 
 
 def _bounds(rewriter: Rewriter, name: str) -> Bounds:
     """(low, high): bounds of a value's elements, as far as its operators tell."""
-    node = rewriter.producer(name)
-    if node is None:
-        return -math.inf, math.inf
-    if node.op in _BOUNDED:
-        return _BOUNDED[node.op]
-    if node.op not in ("clamp", "affine", *_ROUNDS) and not _moves(node):
-        return -math.inf, math.inf
-    low, high = _bounds(rewriter, node.inputs[0])
+    path = list[Node]()
+    while (node := rewriter.producer(name)) is not None and (node.op in ("clamp", "affine", *_ROUNDS) or _moves(node)):
+        path.append(node)
+        name = node.inputs[0]
+    found = _BOUNDED.get(node.op if node is not None else "", (-math.inf, math.inf))
+    for each in reversed(path):
+        found = _bounds_after(each, *found)
+    return found
+
+
+def _bounds_after(node: Node, low: float, high: float) -> Bounds:
+    """(low, high) of a node's result, from those of its operand."""
     if node.op == "clamp":
         return max(low, node.attrs["min"]), min(high, node.attrs["max"])
     if node.op == "affine" and math.isfinite(low + high):

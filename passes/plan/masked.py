@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves
 from q8ta_wgpu.passes.operands import affine_of
 from q8ta_wgpu.passes.plan.masks import Mask, Masking, reads_masks
+from q8ta_wgpu.passes.plan.recursion import readers_behind_moves
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -98,9 +99,7 @@ class _Finder:
 
     def _is_softmaxed(self, name: str) -> bool:
         """Whether only softmax reads a value, moved or not."""
-        readers = self.rewriter.readers(name)
-        inner = bool(readers) and name not in self.graph.outputs
-        return inner and all(reads_masks(r) or (is_move(r) and self._is_softmaxed(r.output)) for r in readers)
+        return all(r is not None and reads_masks(r) for r in readers_behind_moves(self.rewriter, name))
 
     def _final_readers(self, nodes: Sequence[Node], masked: set[str]) -> dict[str, set[str]]:
         """For each masked value, the kinds of unmasked results made of it: "softmax", "float" or "int8"."""

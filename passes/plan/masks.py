@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.int8 import LOWEST, MASKED, MASKS_FROM, Moves, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.operands import factor_of, is_scale
 from q8ta_wgpu.passes.plan.predicates import MOST, Predicates, TruthTable, union
+from q8ta_wgpu.passes.plan.recursion import Question, answer
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -110,38 +111,42 @@ def whole_rows(graph: Graph) -> set[str]:
     return found
 
 
+Split = tuple["str | None", list[Mask]]
+"""(scores, masks) whose sum a value is: without masks the value itself, and scores None for a mask alone."""
+
+
 class Masking:
     """Separates a value into scores and masks, and adds masks to scores as one."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self.rewriter = rewriter
         self.predicates = Predicates(rewriter)
-        self._split: dict[str, tuple[str | None, list[Mask]]] = {}
+        self._split: dict[str, Split] = {}
 
-    def split(self, name: str) -> tuple[str | None, list[Mask]]:
-        """(scores, masks) whose sum a value is: without masks the value itself, and scores None for a mask alone."""
-        if name not in self._split:
-            self._split[name] = self._split_value(name)
-        return self._split[name]
+    def split(self, name: str) -> Split:
+        """The scores and masks of a value."""
+        return answer(self._split_value, name, self._split)
 
-    def _split_value(self, name: str) -> tuple[str | None, list[Mask]]:
+    def _split_value(self, name: str) -> Question[Split]:
         if (mask := Mask.of(self.predicates.table(name))) is not None:
             return None, [mask]
         node = self.rewriter.producer(name)
         if node is None:
             return name, []
         if node.op == "add":
-            return self._split_sum(node)
+            return (yield from self._split_sum(node))
         if node.op == "where" and (filled := self.filled(node)) is not None:
-            scores, masks = self.split(filled[0])
+            scores, masks = yield filled[0]
             return scores, [*masks, filled[1]]
-        return self._split_moved(node) if is_scale(node) or is_move(node) else (name, [])
+        if is_scale(node) or is_move(node):
+            return self._split_moved(node, *(yield node.inputs[0]))
+        return name, []
 
-    def _split_sum(self, node: Node) -> tuple[str | None, list[Mask]]:
+    def _split_sum(self, node: Node) -> Question[Split]:
         (first, second), alpha = node.inputs, node.attrs["alpha"]
-        left, masks = self.split(first)
+        left, masks = yield first
         if alpha == 1:
-            right, found = self.split(second)
+            right, found = yield second
         else:
             mask = Mask.of(self.scaled(second, alpha))
             right, found = (None, [mask]) if mask else (second, [])
@@ -186,10 +191,9 @@ class Masking:
         mask = Mask.of(TruthTable(table.predicates, values))
         return (scores, mask) if mask else None
 
-    def _split_moved(self, node: Node) -> tuple[str | None, list[Mask]]:
+    def _split_moved(self, node: Node, scores: str | None, masks: Sequence[Mask]) -> Split:
         """Scores and masks of a move, or a product with a number: that of the scores, and each mask moved or scaled."""
         types, x = self.rewriter.graph.types, node.inputs[0]
-        scores, masks = self.split(x)
         if scores is None or not masks or types[scores].shape != types[x].shape:  # the move's dimensions are those of x
             return node.output, []
         moved = [result for mask in masks if (result := self._moved(node, mask))]

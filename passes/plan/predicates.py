@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node, TensorType
 from q8ta_wgpu.ir.int8 import works_by_element
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import infer
+from q8ta_wgpu.passes.plan.recursion import Question, answer
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -60,37 +61,39 @@ class Predicates:
 
     def table(self, name: str) -> TruthTable | None:
         """The truth table of a value; None where it depends on anything else, or on more than MOST predicates."""
-        if name not in self._found:
-            constant = self.graph.constants.get(name)
-            self._found[name] = self._computed(name) if constant is None else TruthTable((), (constant,))
-        return self._found[name]
+        return answer(self._ask, name, self._found)
 
-    def _computed(self, name: str) -> TruthTable | None:
-        node = self.rewriter.producer(name)
+    def _ask(self, name: str) -> Question[TruthTable | None]:
+        node, constant = self.rewriter.producer(name), self.graph.constants.get(name)
+        if constant is not None:
+            return TruthTable((), (constant,))
         if node is None:
             return None
         if node.op == "dequantize":
-            return self._predicate(node.inputs[0])
+            return (yield from self._predicate(node.inputs[0]))
         if is_move(node):
-            source = self.table(node.inputs[0])
+            source = yield node.inputs[0]
             return None if source is None else self.moved(node, source)
-        if node.op == "cat":
-            return self._cat(node)
-        if not works_by_element(kind_of(node)):
+        if node.op != "cat" and not works_by_element(kind_of(node)):
             return None
-        tables = [table for table in map(self.table, node.inputs) if table is not None]
+        tables = list[TruthTable]()
+        for operand in node.inputs:
+            if (table := (yield operand)) is not None:
+                tables.append(table)
+        if node.op == "cat":
+            return self._cat(node, tables)
         predicates = union(*tables)
         if len(tables) < len(node.inputs) or len(predicates) > MOST:
             return None
         combinations = zip(*(table.over(predicates) for table in tables), strict=True)
         return TruthTable(predicates, tuple(_result(self.graph, node, values) for values in combinations))
 
-    def _predicate(self, int8: str) -> TruthTable | None:
+    def _predicate(self, int8: str) -> Question[TruthTable | None]:
         """The truth table of bools: of what they are computed from, else they are a predicate themselves."""
         if self.graph.types[int8].q != BOOL:
             return None
         quantize = self.rewriter.producer(int8)
-        found = self.table(quantize.inputs[0]) if quantize is not None and quantize.op == "quantize" else None
+        found = (yield quantize.inputs[0]) if quantize is not None and quantize.op == "quantize" else None
         return found or _itself(int8)
 
     def moved(self, move: Node, source: TruthTable) -> TruthTable | None:
@@ -114,9 +117,8 @@ class Predicates:
         values = (np.broadcast_to(value, shape).astype(np.float32) for value in source.values)
         return TruthTable(tuple(predicates), tuple(_result(self.graph, move, (value,)) for value in values))
 
-    def _cat(self, cat: Node) -> TruthTable | None:
+    def _cat(self, cat: Node, tables: Sequence[TruthTable]) -> TruthTable | None:
         """The truth table of a cat of predicates and constant bools: a new predicate, their cat as int8."""
-        tables = [table for table in map(self.table, cat.inputs) if table is not None]
         if len(tables) < len(cat.inputs) or not all(map(_is_bool, tables)):
             return None
         if not any(table.predicates for table in tables):

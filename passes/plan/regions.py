@@ -157,6 +157,10 @@ class Regions:
         return weighted and self.positions[name] > self.positions[than]
 
 
+_MOST = 32
+"""Limit of functions in a row that are rounded as one. Without it a chain of thousands takes time that is quadratic."""
+
+
 def kind_of(node: Node) -> Int8 | None:
     """What a node becomes in int8."""
     return OPS[node.op].int8
@@ -245,7 +249,7 @@ def _fuse_factor(found: Regions, region: Region) -> Region:
 def _fuse_functions(found: Regions, region: Region) -> Region:
     """Extends a region by elementwise operators, without the clamps that end them."""
     longer, functions = region, list[Node]()
-    while (after := found.next(longer.end)) is not None:
+    while (after := found.next(longer.end)) is not None and len(functions) < _MOST:
         node = after[0]
         if not isinstance(kind_of(node), Elementwise) or not _gives_float(found, node) or scales_operand(found, node):
             break

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from q8ta_wgpu.ir.graph import BOOL, Graph, Node, QParams
+from q8ta_wgpu.ir.graph import BOOL, Graph, Node
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
@@ -25,6 +25,7 @@ from q8ta_wgpu.ir.int8 import (
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
+from q8ta_wgpu.passes.plan.recursion import Question, answer
 from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.spellings import combined
@@ -84,6 +85,7 @@ class _Planner:
         moves = {call: kind for call, kind in moving.items() if call not in replacing.values()}
         self.calls = Calls(self.graph, observable, self.call_of, moves)
         self._attention: dict[str, Sequence[str]] = {}
+        self._only_integers: dict[str, bool] = {}
         self.found = Rounding()
 
     def run(self) -> Rounding:
@@ -208,17 +210,16 @@ class _Planner:
 
     def _storage(self, name: str) -> Storage:
         """How a value is stored for its readers: as it was planned, or as the value that it was moved from."""
-        if (planned := self.found.gives.get(name)) in (SLICE, WHOLE, INT16):
-            return planned
-        if name in self.widths.inputs:
-            return INT16
-        producer = self.regions.producer(name)
-        match producer and kind_of(producer):
-            case Moves() | Monotonic() if producer is not None:
-                return self._storage(self.regions.source(producer.inputs[0]))
-            case Rowwise(_, QParams() as result):
-                return result
-        return INT8
+        while True:
+            if (planned := self.found.gives.get(name)) in (SLICE, WHOLE, INT16):
+                return planned
+            if name in self.widths.inputs:
+                return INT16
+            producer = self.regions.producer(name)
+            kind = kind_of(producer) if producer is not None else None
+            if producer is None or not isinstance(kind, Moves | Monotonic):
+                return kind.result if isinstance(kind, Rowwise) and kind.result is not None else INT8
+            name = self.regions.source(producer.inputs[0])
 
     def _store(self, node: Node, operands: Iterable[str], result: Storage = INT8) -> None:
         """Plans the region that begins with a node: its operands, and its result unless no reader needs it in int8."""
@@ -268,17 +269,25 @@ class _Planner:
 
     def _integers_follow(self, name: str) -> bool:
         """Whether a value is only converted to integers, perhaps after functions and moves."""
+        return answer(self._ask_integers, name, self._only_integers)
+
+    def _ask_integers(self, name: str) -> Question[bool]:
         readers = self.rewriter.readers(name)
-        return bool(readers) and name not in self.graph.outputs and all(map(self._makes_integers, readers))
+        for reader in readers:
+            if not self._converts(reader) and not (
+                self._leads_on(reader) and (yield self.regions.result(reader.output))
+            ):
+                return False
+        return bool(readers) and name not in self.graph.outputs
 
     def _makes_integers(self, node: Node) -> bool:
         """Whether a node converts its operand to integers, or is a function or move whose result only is."""
         if self._converts(node):
             return True
-        kind = kind_of(node)
-        return (isinstance(kind, Elementwise) or is_move(node)) and self._integers_follow(
-            self.regions.result(node.output)
-        )
+        return self._leads_on(node) and self._integers_follow(self.regions.result(node.output))
+
+    def _leads_on(self, node: Node) -> bool:
+        return isinstance(kind_of(node), Elementwise) or is_move(node)
 
     def _converts(self, node: Node) -> bool:
         """Whether a node converts its operand to integers."""

@@ -12,6 +12,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Array, Node
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.plan.recursion import readers_behind_moves
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -76,7 +77,4 @@ def _moves(rewriter: Rewriter, node: Node) -> bool:
 
 def _is_concatenated(rewriter: Rewriter, name: str) -> bool:
     """Whether a cat reads a value, moved or not."""
-    for reader in rewriter.readers(name):
-        if isinstance(kind_of(reader), Moves) and (len(reader.inputs) > 1 or _is_concatenated(rewriter, reader.output)):
-            return True
-    return False
+    return any(r is not None and isinstance(kind_of(r), Moves) for r in readers_behind_moves(rewriter, name))

@@ -61,10 +61,12 @@ class _Stream:
         return any(user.name in self.sums or user.main.op in _NORMS for user in self._readers(call))
 
     def _readers(self, call: Call) -> Iterator[Call]:
-        for user in self.calls.readers(call):
-            yield user
-            if _moves(user):
-                yield from self._readers(user)
+        waiting = [call]
+        while waiting:
+            for user in self.calls.readers(waiting.pop()):
+                yield user
+                if _moves(user):
+                    waiting.append(user)
 
     def _is_moved(self, call: Call) -> bool:
         """Whether a call moves a stored value, not one of a module that stays in float32."""
@@ -80,10 +82,9 @@ class _Stream:
 
     def _is_constant(self, name: str) -> bool:
         """Whether a value is a constant, moved or not, as a class token that is expanded to the batch."""
-        producer = self.calls.producer(name)
-        if producer is None:
-            return name in self.calls.constants
-        return _moves(producer) and bool(producer.inputs) and self._is_constant(producer.inputs[0])
+        while (producer := self.calls.producer(name)) is not None and _moves(producer) and producer.inputs:
+            name = producer.inputs[0]
+        return producer is None and name in self.calls.constants
 
     def _widen_operands(self, call: Call) -> None:
         """Plans 16 bits for weighted sums that only this cat reads."""

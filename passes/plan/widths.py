@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from q8ta_wgpu.ir.graph import Node
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Rowwise
+from q8ta_wgpu.passes.plan.recursion import readers_behind_moves
 from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of
 from q8ta_wgpu.passes.plan.storage import INT16, Storage
 
@@ -60,9 +61,7 @@ class Widths:
 
     def _only_read_by(self, name: str, matches: Callable[[Node], bool]) -> bool:
         """Whether all readers of a value, moved or not, match."""
-        readers = self.regions.rewriter.readers(name)
-        read = all(self._only_read_by(r.output, matches) if is_move(r) else matches(r) for r in readers)
-        return bool(readers) and name not in self.graph.outputs and read
+        return all(r is not None and matches(r) for r in readers_behind_moves(self.regions.rewriter, name))
 
     def _is_norm_of_rows(self, node: Node) -> bool:
         kind = kind_of(node)
