@@ -36,6 +36,7 @@ from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, note
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
+from q8ta_wgpu.onnx_import.quantize_onnx import OPTIONS
 from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
 from q8ta_wgpu.progress import bar
 
@@ -64,7 +65,9 @@ def quantize(
     *,
     sizes: Mapping[str, int | tuple[int, ...]] | None = None,
     residual: str = "int16",
+    skip: Sequence[str] = (),
     fit_weights: bool = True,
+    precision: str = "auto",
     progress: bool = True,
 ) -> Model: ...
 
@@ -105,7 +108,8 @@ def quantize(
             that arrive. The module is traced at three or more sizes. If it has tables made for a size, such as
             positions or a causal mask, the example's size is the largest. With `Dim.AUTO` and `Dim.DYNAMIC`, dimensions
             that are equal in the example stay equal.
-        of_file: `sizes`, `residual` and `fit_weights` of an ONNX file.
+        of_file: of an ONNX file `sizes`, `residual`, `skip`, `fit_weights` and `precision`, which modules have in
+            their quantizer.
 
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.
@@ -122,8 +126,12 @@ def quantize(
     """
     if isinstance(module, FILES):
         given = {"quantizer": quantizer, "dynamic_batch": dynamic_batch, "dynamic_shapes": dynamic_shapes}
-        if wrong := [name for name, value in given.items() if value]:
-            raise InputError(f"{wrong[0]} is for modules: an ONNX file takes sizes, residual and fit_weights")
+        given |= {"unsupported": unsupported != "error"}
+        wrong = [*(name for name, value in given.items() if value), *(name for name in of_file if name not in OPTIONS)]
+        if wrong:
+            raise InputError(
+                f"{wrong[0]} is for modules: an ONNX file takes {', '.join(OPTIONS[:-1])} and {OPTIONS[-1]}"
+            )
         return quantize_file(module, example_inputs, calibration, progress=progress, **of_file)
     if of_file:
         raise InputError(f"{next(iter(of_file))} is for ONNX files: a module takes a quantizer and dynamic_shapes")

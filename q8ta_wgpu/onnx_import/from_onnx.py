@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.size import MOST, Dynamic, Size, Terms, traced_points
 from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.quantization.insert import FloatProgram
+from q8ta_wgpu.quantization.float_program import FloatProgram
 
 File = str | os.PathLike[str] | bytes | bytearray
 """A path of a file, or its bytes."""

@@ -16,7 +16,7 @@ from q8ta_wgpu.onnx_import.onnx_builder import STORED
 from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
 from q8ta_wgpu.onnx_import.onnx_walk import Scope, Walk
 from q8ta_wgpu.onnx_import.read import Program
-from q8ta_wgpu.quantization.insert import FloatProgram
+from q8ta_wgpu.quantization.float_program import FloatProgram
 
 
 @dataclass(frozen=True)

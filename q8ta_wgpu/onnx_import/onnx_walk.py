@@ -22,7 +22,7 @@ from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
 from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS, label
 from q8ta_wgpu.onnx_import.read import Program
 from q8ta_wgpu.onnx_import.special import SPECIAL
-from q8ta_wgpu.quantization.insert import FloatProgram
+from q8ta_wgpu.quantization.float_program import FloatProgram
 
 WAY_OUT = (
     "Write these with operators of the table (docs/operators.md), compute them before or after the network, or "
@@ -115,6 +115,7 @@ class Walk(OnnxBuilder):
         if new:
             call = new[-1].output
             self.found.calls.update((each.output, call) for each in new)
+            self.found.paths[call] = tuple(dict.fromkeys(filter(None, (node.name, *node.output))))
             if name in ONNX and isinstance(kind := ONNX[name][0].int8, Moves | Monotonic):
                 self.found.moving[call] = kind
         for at, (value, dtype) in zip(node.output, found, strict=False):

@@ -1,5 +1,6 @@
-"""A float graph as it is calibrated: what depends on no input is computed, and factors and terms of channels behind a
-convolution or linear are part of its weight and bias, so that its result is rounded once."""
+"""A float program as it is calibrated: what depends on no input is computed, what programs write as several operators
+is one, and factors and terms of channels behind a convolution or linear are part of its weight and bias, so that its
+result is rounded once."""
 
 from __future__ import annotations
 
@@ -9,15 +10,26 @@ from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.ir.int8 import Normalization, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.fold_constants import fold_constants
+from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.passes.simplify import simplify
+from q8ta_wgpu.quantization.float_program import FloatProgram
 
 
-def prepare(graph: Graph) -> None:
-    """Makes a float graph one that is calibrated."""
+def prepare(program: FloatProgram) -> None:
+    """Makes a float program one that is calibrated."""
+    graph = program.graph
     for step in (simplify, fold_constants, _fold_lines):
         step(graph)
         graph.prune()
+    for each in combined(graph):
+        call = program.calls[each.replaced[-1].output]
+        program.calls |= {node.output: call for node in each.made}
+        program.moving.pop(call, None)
+        program.paths[call] = tuple(
+            dict.fromkeys(path for n in each.replaced for path in program.paths.get(program.calls[n.output], ()))
+        )
+    graph.prune()
 
 
 def _fold_lines(graph: Graph) -> None:
@@ -26,6 +38,8 @@ def _fold_lines(graph: Graph) -> None:
         found = _line(graph, node)
         before = rewriter.only_producer(found[0]) if found is not None else None
         if found is None or before is None or not isinstance(OPS[before.op].int8, WeightedSum):
+            continue
+        if not graph.in_float.keys().isdisjoint((before.output, node.output)):  # one of them may be skipped alone
             continue
         line = _by_output(graph, before, node, *found[1:])
         if line is None or any(name not in graph.constants for name in before.inputs[1:]):

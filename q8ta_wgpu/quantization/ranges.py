@@ -118,6 +118,11 @@ class Range:
         self.whole, self.peaks = True, Peaks()
         self._counts = np.zeros(_BINS)
 
+    @property
+    def count(self) -> float:
+        """How many values were met that are not zero."""
+        return float(self._counts.sum())
+
     def meet(self, x: Array) -> None:
         """Counts finite float32 values."""
         if not x.size:
@@ -140,7 +145,7 @@ class Range:
             return QParams(_scale(spread.reach(max(-low, high)), (2**16 - 1) / 2), 0, INT16X4)
         if self.low < self.high:
             ends = best_range(self._counts, self.low, self.high, 255)
-            low, high = farther(*ends, self.peaks, float(self._counts.sum()))
+            low, high = farther(*ends, self.peaks, self.count)
         if storage == SLICE:
             return QParams(_scale(max(-low, high), 255 / 2), 0)
         if isinstance(storage, QParams):

@@ -1,0 +1,37 @@
+"""What a report says of values that are stored in more than 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.quantization.steps import Step
+from q8ta_wgpu.quantization.stored import StoredValues
+
+_OFTEN = 9.5
+"""The ratio from which on it is said in times, not in percent."""
+
+
+def note(graph: Graph, values: StoredValues, steps: Iterable[Step]) -> None:
+    """Adds to a quantized graph a sentence for each step, and why values are not rounded."""
+    for step in steps:
+        name = step.reading[0].values[0]
+        graph.notes.append(sentence(step, values))
+        if step.width == "float32":
+            graph.unrounded[name] = step.reason
+            reading = values.readers_of(*step.reading)
+            graph.in_float |= {node.output: step.reason for node in reading if node.output in values.transforms}
+
+
+def sentence(step: Step, values: StoredValues) -> str:
+    """How a value is stored, why, and at what cost."""
+    name = step.reading[0].values[0]
+    how = "is not rounded" if step.width == "float32" else f"is stored in {step.width}"
+    share = f"{step.noise:,.0f} times" if step.noise > _OFTEN else f"{100 * step.noise:.2g} % of"
+    most = f": here alone they would make {share} the noise that the outputs should have at most" if step.noise else ""
+    made = values.producers.get(name)
+    return f"{name}: {how} {step.reason}{most}, for {_bytes(step.cost)} more to move{made.origin if made else ''}"
+
+
+def _bytes(cost: float) -> str:
+    return f"{cost / 1e3:.3g} kB" if cost < 1e6 else f"{cost / 1e6:.3g} MB"

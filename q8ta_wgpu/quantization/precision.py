@@ -1,0 +1,236 @@
+"""As many bits as a value needs: which values of a float graph are stored in 16 bits, or not rounded at all.
+
+The yardstick is a run in which only inputs and weights of weighted sums are rounded. The rules (rules.py) say which
+values are wider in any case. Where some output then has more than half a decibel more noise than the yardstick, values
+are widened one after the other, first those whose rounding makes the most noise for what more bits cost, until it has
+not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Node
+from q8ta_wgpu.quantization.calibration import Calibration
+from q8ta_wgpu.quantization.insert import quantized
+from q8ta_wgpu.quantization.noise import decibels, noise
+from q8ta_wgpu.quantization.predicted import noise_of_each
+from q8ta_wgpu.quantization.rules import steps as steps_of_rules
+from q8ta_wgpu.quantization.runner import Runner
+from q8ta_wgpu.quantization.steps import Costs, Step, reads_int16, widths
+from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Width
+from q8ta_wgpu.quantization.weights import RoundedWeights
+
+WITHIN = 10**0.05
+"""The noise that is allowed, relative to the yardstick's: half a decibel more."""
+
+SILENT = 1e-8
+"""Noise to signal that no output notices, whatever the yardstick has."""
+
+BAD, FAIR = 10**-1.5, 0.01
+"""Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted."""
+
+SHORT, FINE, POOR = 1.5, 40.0, 10.0
+"""A user is warned from 1.5 dB below the yardstick on, unless there are 40 dB; and in any case below 10 dB."""
+
+RUNS = 40
+"""The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
+
+_SMALL = 1e-3
+"""The share of what is wanted from which on a value's noise counts."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The choice of widths, and the signal to noise in dB of the output that is farthest below the yardstick; None
+    where nothing was simulated, or no output has noise.
+
+    Attributes:
+        steps: the values that are widened, and why.
+        output: which output that is; empty if there is only one.
+        yardstick: signal to noise of the yardstick.
+        int8: signal to noise by the rules alone.
+        predicted: signal to noise of the choice.
+    """
+
+    steps: tuple[Step, ...] = ()
+    output: str = ""
+    yardstick: float | None = None
+    int8: float | None = None
+    predicted: float | None = None
+
+    @property
+    def chosen(self) -> Choice:
+        """The widths of readings."""
+        return widths(self.steps)
+
+    @property
+    def warning(self) -> str:
+        """A warning about low signal to noise; empty if there is no reason for one."""
+        if self.predicted is None or self.yardstick is None:
+            return ""
+        if self.predicted >= max(min(self.yardstick - SHORT, FINE), POOR):
+            return ""
+        way = "calibrate with inputs as in use, or leave layers in float by skip=[...]; compare names them"
+        outputs = f"{self.output} is" if self.output else "the outputs are"
+        found = (
+            f"{outputs} predicted to keep {self.predicted:z.1f} dB of signal to noise on the inputs of the calibration"
+            f", where rounding nothing but weights and what layers read leaves {self.yardstick:z.1f} dB"
+        )
+        return f"{found}: the network makes noise larger; {way}" if self.yardstick < POOR else f"{found}; {way}"
+
+
+@dataclass
+class Precisions:
+    """Chooses the widths of a calibrated graph's values.
+
+    Args:
+        calibration: which has met all items.
+        runner: runs some of them.
+        without: names of rules that are left out.
+    """
+
+    calibration: Calibration
+    runner: Runner
+    without: Collection[str] = ()
+    _found: dict[tuple[frozenset[tuple[Reading, Width]], bool], list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = self.calibration.values
+        self.costs = Costs(self.values)
+        self.rules = steps_of_rules(self.values, self.costs, self.runner, self.without)
+        self._known = widths(self.rules)
+
+    def wide(self) -> Precision:
+        """All that may be stored in int16 is."""
+        return Precision((*self.rules, *(step for step in self._every({}) if step.width == "int16")))
+
+    def choose(self) -> Precision:
+        """Chooses widths by the noise of the items that are run."""
+        yardstick = self._yardstick()
+        plain = self.noise(self._known)
+        allowed = [max(WITHIN * ratio, SILENT) if ratio else math.inf for ratio in yardstick]
+        wanted = [min(most, FAIR) if found > BAD else most for most, found in zip(allowed, plain, strict=True)]
+        taken, predicted = list(self.rules), plain
+        if any(found > most for found, most in zip(plain, wanted, strict=True)):
+            taken += self._enough(wanted, allowed)
+            predicted = self.noise(widths(taken))
+        finite = [i for i, most in enumerate(allowed) if most < math.inf]
+        worst = max(finite, key=lambda i: predicted[i] / allowed[i], default=None)
+        last = {step.reading: step for step in taken}
+        kept = tuple(step for step in taken if last[step.reading] is step)
+        if worst is None:
+            return Precision(kept)
+        ratios = (decibels(each[worst]) for each in (yardstick, plain, predicted))
+        names = self.calibration.graph.results
+        return Precision(kept, names[worst] if len(names) > 1 else "", *ratios)
+
+    def noise(self, chosen: Choice, rounds: bool = True) -> list[float]:
+        """The noise of each output with these widths. Without `rounds` only the weights of transforms are rounded."""
+        key = frozenset(chosen.items()), rounds
+        if key not in self._found:
+            sums = self.calibration.sums
+            own: Mapping[str, Node] = sums if rounds else {n: sums[n] for n in self.values.transforms}
+            graph = self.calibration.quantized(chosen, own)
+            self._found[key] = noise(self.runner.outputs(graph), self.runner.exact)
+        return self._found[key]
+
+    def _yardstick(self) -> list[float]:
+        """The noise where nothing is rounded but the weights of weighted sums, to the nearest step, and what these sums
+        read."""
+        others = [(stored, role) for stored in self.values.stored for role in ROLES if role != "sums"]
+        chosen: Choice = dict.fromkeys(others, "float32")
+        nearest = RoundedWeights(self.calibration.graph, {})
+        graph = quantized(self.values, chosen, self.calibration.sums, nearest)
+        return noise(self.runner.outputs(graph), self.runner.exact)
+
+    def _enough(self, wanted: Sequence[float], allowed: Sequence[float]) -> list[Step]:
+        """The steps beyond the rules that bring the noise of each output to what is wanted."""
+        needed = self._needed(wanted)
+        every = self._every(needed)
+        best = self.noise({**self._known, **widths(every)})
+        limits = [
+            want if low <= want else max(most, WITHIN * low)
+            for low, want, most in zip(best, wanted, allowed, strict=True)
+        ]
+        steps = self._first(every, limits)
+        return self._without_dear(steps, limits)
+
+    def _needed(self, wanted: Sequence[float]) -> dict[Reading, Array]:
+        """The noise that each reading's rounding makes, relative to what is wanted."""
+        readings = [
+            (stored, role)
+            for stored in self.values.stored
+            for role in ROLES
+            if stored.edges(role) and (stored, role) not in self._known
+        ]
+        known: Choice = dict.fromkeys(self._known, "float32")
+        return noise_of_each(readings, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
+
+    def _every(self, needed: Mapping[Reading, Array]) -> list[Step]:
+        """All steps that may be taken, ordered by what they gain for their cost, the largest first."""
+        found: list[Step] = []
+        for stored in self.values.stored:
+            for role in ROLES:
+                reading = stored, role
+                if not stored.edges(role) or reading in self._known:
+                    continue
+                amount = float(np.max(needed.get(reading, np.zeros(1)), initial=0.0))
+                for width, left in self._widths(reading):
+                    if amount >= _SMALL or not needed:
+                        cost = self.costs.of(reading, width)
+                        found.append(Step(reading, width, cost, noise=amount, gain=amount * (1 - left)))
+                        amount *= left
+        return sorted(found, key=lambda step: -step.gain / step.cost)
+
+    def _widths(self, reading: Reading) -> list[tuple[Width, float]]:
+        """The widths above 8 bits that a reading may have, and the share of its noise that each leaves."""
+        stored, role = reading
+        found: list[tuple[Width, float]] = []
+        readers = self.values.readers_of(stored, role)
+        transforms = any(node.output in self.values.transforms for node in readers)
+        narrow = stored.width == "int8" and role != "steps" and not transforms
+        if narrow and (role == "others" or all(map(reads_int16, readers))):
+            found.append(("int16", (stored.q("int16").scale / stored.q("int8").scale) ** 2))
+        return found if role == "sums" else [*found, ("float32", 0.0)]
+
+    def _first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
+        """The smallest number of first steps that suffices, as far as a few runs tell."""
+        low, high = 0, len(every)
+        guess = self._foreseen(every)
+        for _ in range(RUNS // 3):
+            if low >= high:
+                break
+            middle = guess if low < guess < high else (low + high) // 2
+            if self._suffice(every[:middle], limits):
+                high = middle
+            else:
+                low = middle + 1
+                guess = min(2 * max(middle, 1), high)
+        return list(every[:high])
+
+    def _foreseen(self, every: Sequence[Step]) -> int:
+        """How many first steps leave as much noise as is wanted, by what they are predicted to gain."""
+        left = {step.reading: step.noise for step in every}
+        total = sum(left.values())
+        for count, step in enumerate(every, 1):
+            total -= step.gain
+            if total <= 1 - 1 / WITHIN:
+                return count
+        return len(every)
+
+    def _without_dear(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
+        """These steps without those that are not needed, the dearest tried first, and without float32 if int16
+        suffices: predicted gains may be wrong."""
+        for step in sorted(steps, key=lambda step: -step.cost)[: RUNS // 3]:
+            fewer = [each for each in steps if each is not step]
+            steps = fewer if self._suffice(fewer, limits) else steps
+        return steps
+
+    def _suffice(self, steps: Sequence[Step], limits: Sequence[float]) -> bool:
+        found = self.noise({**self._known, **widths(steps)})
+        return all(ratio <= limit for ratio, limit in zip(found, limits, strict=True))

@@ -1,0 +1,271 @@
+"""The rules by which values are stored in more than 8 bits whatever noise was measured.
+
+They are of values that lose more on other inputs than on those of the calibration, or that lose in 8 bits what a
+network asks for. RULES is the list of them. Each row says what it matches, the width that it asks for, the reason that
+a report gives, and its guard: the network of the tests that gets worse without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from q8ta_wgpu.ir.graph import FLOAT32, Node
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Rowwise, WeightedSum
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.ranges import FEW
+from q8ta_wgpu.quantization.runner import Runner
+from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, moved_from
+from q8ta_wgpu.quantization.stored import RESULT, Reading, Role, Stored, StoredValues, Width, asks_whether_finite
+
+NEAR = 32
+"""A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
+times its smallest, or 256 times with more room, and for other inputs it may come nearer."""
+
+_NOTICED = 2.0**-8
+"""A change of an exponential's argument that leaves 59 dB of its signal, as a step of int16."""
+
+_DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
+"""Operators that divide, and the position of the operand by which they divide."""
+
+_EXPONENTIALS = ("exp", "expm1")
+
+_KEEP_TAILS = ("add", "mul")
+"""Operators whose results are far larger for few elements if those of an operand are."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What rules look at.
+
+    Attributes:
+        values: what is stored, and who reads it.
+        costs: of wider values.
+        runner: knows the values of simulated items.
+        known: the readings that earlier rules have decided.
+    """
+
+    values: StoredValues
+    costs: Costs
+    runner: Runner
+    known: Collection[Reading] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule.
+
+    Attributes:
+        name: by which a measurement leaves it out.
+        match: finds the readings of a network that need the width.
+        width: of these readings.
+        reason: of the report, as the end of "... is stored in int16".
+        guard: the network of the tests that gets worse without the rule.
+    """
+
+    name: str
+    match: Callable[[Network], Iterable[Reading]]
+    width: Width
+    reason: str
+    guard: str
+
+
+def steps(values: StoredValues, costs: Costs, runner: Runner, without: Collection[str] = ()) -> list[Step]:
+    """The steps that the rules ask for, but for those of rules that are left out. Of two rules for one reading the
+    first one decides."""
+    found: dict[Reading, Step] = {}
+    for rule in RULES:
+        if rule.name in without:
+            continue
+        for reading in rule.match(Network(values, costs, runner, found)):
+            if reading not in found and reading[0].edges(reading[1]):
+                width = _finer(runner, reading) if rule.match is _exponents else rule.width
+                cost = costs.of(reading, width)
+                found[reading] = Step(reading, width, cost, rule.name, rule.reason)
+    return list(found.values())
+
+
+def _asked(network: Network) -> Iterator[Reading]:
+    """Values of which the network asks which elements are infinite or NaN."""
+    values = network.values
+    asks = {node.output for node in values.graph.nodes if asks_whether_finite(node)}
+    for node in reversed(values.graph.nodes):
+        int8 = OPS[node.op].int8
+        if isinstance(int8, Elementwise | Arithmetic | Moves) and node.output not in asks:
+            asks.update([node.output] if any(r.output in asks for r in values.readers.get(node.output, ())) else [])
+    inputs = set(values.graph.inputs)
+    for stored in values.stored:
+        read = values.readers_of(stored, "steps")
+        if not inputs.isdisjoint(stored.values) and any(node.output in asks for node in read):
+            yield stored, "steps"
+
+
+def _choices(network: Network) -> Iterator[Reading]:
+    """Values whose order decides: what argmax, topk and sort read."""
+    for stored in network.values.stored:
+        if any(node.op in ("argmax", "argmin", "rank") for node in network.values.readers_of(stored, "steps")):
+            yield stored, "steps"
+
+
+def _scores(network: Network) -> Iterator[Reading]:
+    """Scores that a softmax reads from memory. Scores that are larger than all of the calibration would be clipped, and
+    would then have equal shares."""
+    for stored in _in_8_bits(network):
+        read = [OPS[node.op].int8 for node in network.values.readers_of(stored, "others")]
+        if any(isinstance(int8, Rowwise) and int8.masked for int8 in read):
+            yield stored, "others"
+
+
+def _few_results(network: Network) -> Iterator[Reading]:
+    """Results of which calibration met few values, such as one number for each input."""
+    for stored in _in_8_bits(network):
+        ends = any(call == RESULT for call, _ in stored.edges("others"))
+        if ends and 0 < stored.met.count < FEW:
+            yield stored, "others"
+
+
+def _exponents(network: Network) -> Iterator[Reading]:
+    """What an exponential above 1 reads whose result others than layers read, with all slices beside it. An argument
+    that is larger than all of the calibration would be clipped, and the result too small by a factor."""
+    values = network.values
+    found: list[Stored] = []
+    for node in values.graph.nodes:
+        if node.op in _EXPONENTIALS and _passes_1(network, node) and _is_read_by_others(values, node.output):
+            behind = _function_of(values, node)
+            found += [s for s in _in_8_bits(network) if behind in s.values]
+    yield from _with_slices(network, found)
+
+
+def _exponentials(network: Network) -> Iterator[Reading]:
+    """Exponentials above 1, and their sums and products. A sum with what a layer gives ends that."""
+    values, large = network.values, set[str]()
+    for node in values.graph.nodes:
+        if node.op in _EXPONENTIALS:
+            grows = _passes_1(network, node)
+        elif node.op in _KEEP_TAILS:
+            grows = not large.isdisjoint(node.inputs) and not any(_is_of_layer(values, name) for name in node.inputs)
+        else:
+            grows = isinstance(OPS[node.op].int8, Moves) and not large.isdisjoint(node.inputs)
+        large.update([node.output] if grows else [])
+    for stored in _in_8_bits(network):
+        if not large.isdisjoint(stored.values):
+            yield stored, "others"
+
+
+def _divisors(network: Network) -> Iterator[Reading]:
+    """Divisors that come near zero, and the terms of a sum that is one: what counts is their relative error."""
+    values = network.values
+    by = {node.inputs[_DIVIDES[node.op]] for node in values.graph.nodes if node.op in _DIVIDES}
+    waiting = [s for s in values.stored if not by.isdisjoint(s.values) and _is_near_zero(s)]
+    found = dict.fromkeys(waiting)
+    for stored in waiting:
+        new = [part for part in _made_of(values, stored) if part not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    roles: tuple[Role, ...] = ("products", "others")
+    yield from ((stored, role) for stored in found for role in roles)
+
+
+def _few_values(network: Network) -> Iterator[Reading]:
+    """Values of which calibration met few, as long as that costs next to nothing."""
+    roles: tuple[Role, ...] = ("products", "others")
+    costs, computed = network.costs, network.values.producers
+    found = [
+        (costs.of((stored, role), "int16"), (stored, role))
+        for stored in network.values.stored
+        if 0 < stored.met.count < FEW and not stored.edges("sums") and any(name in computed for name in stored.values)
+        for role in roles
+        if stored.edges(role) and costs.is_exact((stored, role)) and (stored, role) not in network.known
+    ]
+    found.sort(key=lambda pair: pair[0])
+    left = max(NOTHING * costs.traffic, LITTLE)
+    for cost, reading in found:
+        left -= cost
+        if left >= 0:
+            yield reading
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("asked", _asked, "float32", "since the network asks where it is infinite or NaN", "infinite_inputs"),
+    Rule("choices", _choices, "float32", "since a choice follows from its order", "masked_argmax"),
+    Rule("scores", _scores, "int16", "since a softmax tells the largest apart", "soft_argmax"),
+    Rule("few results", _few_results, "int16", "since other inputs reach further than the few of calibration", "voice"),
+    Rule("exponents", _exponents, "int16", "since an exponential makes larger what calibration did not reach", "flow"),
+    Rule("exponentials", _exponentials, "int16", "since few exponentials are far larger than the others", "flow"),
+    Rule("divisors", _divisors, "float32", "since what is divided by comes near zero", "mean_square"),
+    Rule("few values", _few_values, "int16", "since other inputs reach further than the few of calibration", "warp"),
+)
+"""All rules, in the order in which they decide."""
+
+
+def _in_8_bits(network: Network) -> Iterator[Stored]:
+    return (stored for stored in network.values.stored if stored.width == "int8")
+
+
+def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
+    """These values for all readers but layers. Of slices of a weighted sum all are taken, or none: if one is wider than
+    the others, the sum is computed in float32."""
+    costs = network.costs
+    found = dict.fromkeys(read)
+    sums = {made for stored in found for made in costs.sliced(stored)}
+    found |= {stored: None for stored in network.values.stored if not sums.isdisjoint(costs.sliced(stored))}
+    roles: tuple[Role, ...] = ("products", "others")
+    yield from ((stored, role) for stored in found for role in roles)
+
+
+def _finer(runner: Runner, reading: Reading) -> Width:
+    """int16 for what an exponential reads, or float32 where a step of int16 would change the exponential noticeably, as
+    where values share their scale with far larger ones."""
+    return "int16" if reading[0].q("int16").scale < _NOTICED else "float32"
+
+
+def _passes_1(network: Network, exponential: Node) -> bool:
+    """Whether an exponential passes 1 in the items that are simulated."""
+    return network.runner.largest(exponential.inputs[0]) > 0
+
+
+def _is_read_by_others(values: StoredValues, name: str) -> bool:
+    """Whether others than layers read a value."""
+    read = values.readers.get(name, ())
+    return name in values.graph.outputs or any(not isinstance(OPS[node.op].int8, WeightedSum) for node in read)
+
+
+def _function_of(values: StoredValues, node: Node) -> str:
+    """The value of which a node is a function, perhaps with functions before it: the nearest one that is stored."""
+    name = node.inputs[0]
+    while (before := values.producers.get(name)) is not None and name not in values.places.of_value:
+        computed = [n for n in before.inputs if n not in values.graph.constants]
+        if not isinstance(OPS[before.op].int8, Elementwise | Arithmetic) or len(computed) != 1:
+            break
+        name = computed[0]
+    return name
+
+
+def _is_of_layer(values: StoredValues, name: str) -> bool:
+    """Whether a value is what a weighted sum gives, moved or not."""
+    made = moved_from(values, name)
+    return made is not None and isinstance(OPS[made.op].int8, WeightedSum)
+
+
+def _is_near_zero(stored: Stored) -> bool:
+    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it."""
+    least = max(stored.met.low, -stored.met.high)
+    return least > 0 and least < NEAR * stored.q("int16").scale
+
+
+def _made_of(values: StoredValues, stored: Stored) -> list[Stored]:
+    """The stored values, none of them negative, whose sum, product, copy or root a value is. Its relative error is then
+    as large as theirs."""
+    found: dict[Stored, None] = {}
+    waiting = list(stored.values)
+    for name in waiting:
+        made = values.producers.get(name)
+        int8 = None if made is None else OPS[made.op].int8
+        if made is None or not (isinstance(int8, Arithmetic | Moves) or made.op in ("sqrt", *values.transforms)):
+            continue
+        for read in made.inputs:
+            parts = [s for s in values.stored if read in s.values]
+            found.update(dict.fromkeys(parts))
+            if not parts and read not in waiting and values.graph.types[read].dtype == FLOAT32:
+                waiting.append(read)
+    return [part for part in found if part.met.low >= 0 and part is not stored]

@@ -1,0 +1,71 @@
+"""The weights of weighted sums on their steps, and their biases corrected, by what calibration met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.ranges import EPS, LARGEST_WEIGHT
+from q8ta_wgpu.quantization.weight_rounding import Inputs, rounded
+
+
+class RoundedWeights:
+    """Rounds the weights of weighted sums, each once.
+
+    Args:
+        graph: the float graph.
+        inputs: what sums read in calibration, by their outputs; empty where weights are not fitted.
+        known: weights that are rounded already.
+    """
+
+    def __init__(
+        self, graph: Graph, inputs: Mapping[str, Inputs], known: Mapping[str, Sequence[Array]] | None = None
+    ) -> None:
+        self.graph, self.inputs = graph, inputs
+        self.found: dict[str, Sequence[Array]] = dict(known or {})
+
+    def __call__(self, node: Node) -> Sequence[Array]:
+        """The weight in int8, its scale, zero point, and the bias of a weighted sum."""
+        if node.output not in self.found:
+            self.found[node.output] = self._rounded(node)
+        return self.found[node.output]
+
+    def _rounded(self, node: Node) -> Sequence[Array]:
+        graph, inputs = self.graph, self.inputs.get(node.output)
+        weight, bias = (graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
+        largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
+        scale = np.maximum(largest / LARGEST_WEIGHT, EPS).astype(np.float32)
+        step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
+        ends = (-LARGEST_WEIGHT, LARGEST_WEIGHT)
+        values = rounded(weight, step, ends, inputs.covariance() if inputs is not None else None)
+        if inputs is not None and inputs.mean is not None:
+            moved = _moved(graph, node, inputs.mean, values - weight)
+            bias = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
+        steps = np.rint(values / step).astype(np.int8)
+        return steps, scale, np.zeros(len(scale), np.int32), bias.astype(np.float32)
+
+
+def counted_inputs(graph: Graph, node: Node) -> Inputs:
+    """What a weighted sum reads, to be counted by calibration."""
+    shape, attrs = graph.types[node.inputs[1]].shape, node.attrs
+    if node.op != "conv2d":
+        return Inputs(shape, [], 1, told=node.op == "linear")
+    top, left, bottom, right = attrs["padding"]
+    pads = ((top, bottom), (left, right))
+    return Inputs(shape, list(zip(attrs["stride"], pads, attrs["dilation"], strict=True)), attrs["groups"], told=True)
+
+
+def _moved(graph: Graph, node: Node, mean: Array, change: Array) -> Array:
+    """By how much a change of the weight moves each output on average."""
+    channels = graph.types[node.inputs[2]].shape
+    given = graph.call(node)
+    types = (TensorType(mean.shape), TensorType(change.shape), TensorType(channels))
+    shape = (1, *given.output.shape[-1 if node.op == "linear" else 1 :])
+    arrays = (mean.astype(np.float32), change.astype(np.float32), np.zeros(channels, np.float32))
+    call = Call(node.op, given.attrs, types, TensorType(shape, FLOAT32))
+    found = np.asarray(OPS[node.op].reference(call, arrays)).astype(np.float64)
+    axis = found.ndim - 1 if node.op == "linear" else 1
+    return np.asarray(found.mean(tuple(i for i in range(found.ndim) if i != axis)))

@@ -1,0 +1,137 @@
+"""Float ONNX files get the precision that modules get: as many bits as a value needs, and a report that says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import q8ta_wgpu as q8
+from q8ta_wgpu.ir.graph import FLOAT32, Array
+from tests.harness import flat
+from tests.onnx_import.networks import NETWORKS, Net, inputs
+
+
+def decibels(data: bytes, model: q8.Model, x: Array) -> float:
+    """Signal to noise of a model's first output against ONNX Runtime in float."""
+    (expected, *_) = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    found = flat(q8.Session(model, device="reference")(x))[0]
+    return float(10 * np.log10((expected**2).sum() / ((found - expected) ** 2).sum()))
+
+
+def drawn(shape: tuple[int, ...], count: int) -> list[Array]:
+    return [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i in range(count)]
+
+
+def angles() -> onnx.ModelProto:
+    """Sines of large angles: a step of 8 bits, and of 16, turns them around."""
+    net = Net((64, 3))
+    angle = net.add("Mul", "x", net.constant(np.float32(1000.0)))
+    both = net.add("Concat", net.add("Sin", angle), net.add("Cos", angle), axis=1)
+    return net.model(net.linear(net.add("Relu", net.linear(both, 6, 32)), 32, 4))
+
+
+def spectrum() -> onnx.ModelProto:
+    """A Fourier transform written as a convolution, the logarithm of its powers, and a layer that reads these."""
+    net = Net((1, 1, 1, 2048))
+    turns = 2 * np.pi * np.outer(np.arange(33), np.arange(64)) / 64
+    basis = np.concatenate([np.cos(turns), -np.sin(turns)]) * np.hanning(64)
+    parts = net.add("Conv", "x", net.constant(basis.astype(np.float32)[:, None, None]), strides=[1, 32])
+    real, imaginary = (
+        net.add("Slice", parts, *(net.constant(np.array([n])) for n in (first, first + 33, 1))) for first in (0, 33)
+    )
+    power = net.add("Add", net.add("Mul", real, real), net.add("Mul", imaginary, imaginary))
+    log = net.add("Log", net.add("Add", power, net.constant(np.float32(1e-4))))
+    return net.model(net.conv(log, 33, 8, kernel=1))
+
+
+def sounds(count: int) -> list[Array]:
+    time = np.arange(2048) / 2048
+    found = []
+    for i in range(count):
+        random = np.random.default_rng(i)
+        loud = np.sin(2 * np.pi * random.uniform(20, 300) * time) * np.exp(3 * np.sin(2 * np.pi * 2 * time))
+        found.append((loud + 0.01 * random.standard_normal(2048)).astype(np.float32)[None, None, None])
+    return found
+
+
+def test_auto_leaves_in_float32_what_8_bits_lose() -> None:
+    data, (x, *items) = angles().SerializeToString(), drawn((64, 3), 9)
+    assert decibels(data, q8.quantize(data, calibration=items, precision="int8"), x) < 10
+    found = q8.quantize(data, calibration=items)
+    assert decibels(data, found, x) > 30
+    assert any("is not rounded since 8 bits are too few: here alone" in note for note in found.report().notes)
+
+
+def test_auto_finds_a_fourier_transform_that_is_a_convolution() -> None:
+    data, (x, *items) = spectrum().SerializeToString(), sounds(9)
+    int8 = decibels(data, q8.quantize(data, calibration=items, precision="int8"), x)
+    found = q8.quantize(data, calibration=items)
+    assert decibels(data, found, x) > max(30, int8 + 15)
+    assert any(node.op == "conv2d" and found.graph.types[node.output].dtype == FLOAT32 for node in found.graph.nodes)
+
+
+def test_auto_stores_nothing_in_more_bits_where_int8_suffices() -> None:
+    data, items = NETWORKS["residual"]().SerializeToString(), inputs("residual", 8)
+    found, int8 = (q8.quantize(data, calibration=items, precision=name) for name in ("auto", "int8"))
+    assert str(found.graph) == str(int8.graph)
+
+
+def test_all_values_may_have_16_bits() -> None:
+    data, (x, *items) = NETWORKS["transformer"]().SerializeToString(), inputs("transformer", 9)
+    wide, int8 = (q8.quantize(data, calibration=items, precision=name) for name in ("int16", "int8"))
+    assert wide.report().int16 > int8.report().int16
+    assert decibels(data, wide, x) > decibels(data, int8, x) + 3
+
+
+def test_skipped_operators_stay_in_float32() -> None:
+    data, items = NETWORKS["residual"]().SerializeToString(), inputs("residual", 4)
+    (first, *_) = (node.name for node in onnx.ModelProto.FromString(data).graph.node if node.op_type == "Conv")
+    found = q8.quantize(data, calibration=items, skip=[first])
+    assert found.report().float32["conv2d"] == 1
+    assert any("skip=[...] names it" in note for note in found.report().notes)
+
+
+def test_a_skipped_name_is_also_a_folder_of_names() -> None:
+    file = NETWORKS["residual"]()
+    for i, node in enumerate(file.graph.node):
+        node.name = f"/{'first' if i < 3 else 'rest'}/{node.name}"
+    found = q8.quantize(file.SerializeToString(), calibration=inputs("residual", 4), skip=["/first"])
+    assert 0 < found.report().macs[0] < found.report().macs[1]
+
+
+@pytest.mark.parametrize(
+    ("problem", "given"),
+    [
+        ("skip names 'conv7', but no operator has that name.*nearest to it: 'conv0'", {"skip": ["conv7"]}),
+        (r"skip is a list of operators' names, found a string: write skip=\['conv0'\]", {"skip": "conv0"}),
+        ("precision must be 'auto', 'int8' or 'int16', found 'int4'", {"precision": "int4"}),
+        ("unsupported is for modules: an ONNX file takes sizes, residual, fit_weights", {"unsupported": "torch"}),
+        ("weights is for modules: an ONNX file takes sizes, residual, fit_weights", {"weights": "int4"}),
+    ],
+)
+def test_what_is_wrong_is_an_input_error(problem: str, given: dict[str, Any]) -> None:
+    with pytest.raises(q8.InputError, match=problem):
+        q8.quantize(NETWORKS["single"]().SerializeToString(), calibration=inputs("single", 1), **given)
+
+
+def test_a_network_that_makes_noise_larger_is_warned_of() -> None:
+    """A difference of nearly equal layers: their rounded weights alone make more noise than there is signal."""
+    net = Net((1, 16))
+    weight = net.random.standard_normal((16, 16)).astype(np.float32)
+    nearly = weight + 1e-3 * net.random.standard_normal((16, 16)).astype(np.float32)
+    one, other = (net.add("MatMul", "x", net.constant(each)) for each in (weight, nearly))
+    data = net.model(net.add("Sub", one, other)).SerializeToString()
+    with pytest.warns(UserWarning, match=r"predicted to keep .* dB of signal to noise.*skip=\[\.\.\.\]"):
+        q8.quantize(data, calibration=drawn((1, 16), 8))
+
+
+def test_sizes_that_are_ranges_have_the_same_widths() -> None:
+    file = angles()
+    file.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    data, items = onnx.shape_inference.infer_shapes(file).SerializeToString(), drawn((64, 3), 9)
+    model = q8.quantize(data, calibration=items, sizes={"rows": (1, 64)})
+    assert decibels(data, model, drawn((5, 3), 1)[0]) > 30
