@@ -56,7 +56,7 @@ class Attributes:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._held = [(path, store, copy.copy(store)) for path, store in stores(module)]
-        self._buffers = {n: (b, b._version) for n, b in module.named_buffers(remove_duplicate=False)}
+        self._buffers = {n: (b, _version(b)) for n, b in module.named_buffers(remove_duplicate=False)}
         tensors = {id(value): value for _, _, values in self._held for value in _values(values)}
         self._tensors = [
             (value, value.clone())
@@ -76,7 +76,7 @@ class Attributes:
         values, found = {id(tensor): value for tensor, value in self._tensors}, []
         known, names_by_id = set[int](), dict[int, str]()
         for name, tensor in module.named_buffers(remove_duplicate=False):
-            buffer, version = self._buffers.get(name, (tensor, tensor._version))
+            buffer, version = self._buffers.get(name, (tensor, _version(tensor)))
             if id(buffer) in known:
                 continue
             known.add(id(buffer))
@@ -91,7 +91,7 @@ class Attributes:
                     f"the module's buffer {name} changes from shape {tuple(before.shape)} to {tuple(tensor.shape)}: "
                     "what stays from call to call has one size, so give it the largest and write into it"
                 )
-            if tensor is buffer and buffer._version == version:
+            if tensor is buffer and _version(buffer) == version:
                 continue
             if before.dtype not in INPUTS or tensor.dtype != before.dtype:
                 raise UnsupportedError(
@@ -140,9 +140,15 @@ class Attributes:
                 dict.update(store, values)
             else:
                 store[:] = values
-        for tensor, value in self._tensors:
-            if tensor.shape == value.shape and not torch.equal(tensor, value):
-                tensor.copy_(value)
+        with torch.inference_mode():  # which may have made them
+            for tensor, value in self._tensors:
+                if tensor.shape == value.shape and not torch.equal(tensor, value):
+                    tensor.copy_(value)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into; torch does not count for those that were made in torch.inference_mode."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _memory(value: Any) -> int:

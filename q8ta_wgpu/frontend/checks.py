@@ -85,7 +85,8 @@ def example(example_inputs: Any, whole: bool = True) -> Tensors:
             raise InputError(f"example input {position} must be {wanted}, found {x.dtype}: {_way_out(x)}")
         if kind := without_values(x):
             raise InputError(f"example input {position} is {kind}: give a dense tensor with values")
-    return tuple(x.detach().clone() for x in example_inputs)
+    with torch.inference_mode(False):
+        return tuple(x.detach().clone() for x in example_inputs)
 
 
 def _way_out(x: torch.Tensor) -> str:
@@ -151,7 +152,7 @@ def calibration_item(
             raise InputError(f"calibration item {index} holds NaN or infinity: clean the calibration data")
     if sizes is not None:
         check_sizes(arguments, index, sizes)
-    return arguments
+    return tuple(x.clone() if x.is_inference() else x for x in arguments)
 
 
 def check_sizes(arguments: Tensors, index: int, sizes: Dimensions) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.frontend import checks
-from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
+from q8ta_wgpu.frontend.attributes import changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.noise import decibels
@@ -24,7 +23,9 @@ from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
+from q8ta_wgpu.frontend.export.modes import computing, quietly
 from q8ta_wgpu.frontend.export.norms import fold_norms
+from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
@@ -69,19 +70,14 @@ def compare(
     calls = [checks.example(call) for call in (inputs if several else [inputs])]
     if not isinstance(exported, ExportedProgram):
         raise InputError(f"exported must be the program that quantize returned, found {type(exported).__name__}")
-    exported = _at_sizes(exported, calls[0])
-    for call in calls:
-        _check_inputs(exported, call)
-    before = Attributes(module)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            in_float = _float_values(module, exported, calls)
-        finally:
-            before.put_back()
+    with computing(), quietly():
+        exported = _at_sizes(exported, calls[0])
+        for call in calls:
+            _check_inputs(exported, call)
+        in_float = _float_values(own_copy(module), exported, calls)
         simulated = _simulated(exported, calls)
         weighed = _simulated(exported, calls, in_float)
-    graph, ours = _integer_values(exported, calls)
+        graph, ours = _integer_values(exported, calls)
     asked = noted(exported.graph_module, ASKED, "")
     *_, output, yardstick, _, predicted = noted(exported.graph_module, PRECISION, ("", None, None, None))
     found = [_Found(*values) for values in zip(in_float, simulated, weighed, ours, strict=True)]

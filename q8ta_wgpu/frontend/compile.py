@@ -52,6 +52,7 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
     check_switch("int8_outputs", int8_outputs)
     try:
         from q8ta_wgpu.frontend import checks
+        from q8ta_wgpu.frontend.export.modes import computing
         from q8ta_wgpu.frontend.importer.importer import at_all_sizes, import_program
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'compile needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
@@ -60,10 +61,11 @@ def compile(program: Any, int8_outputs: bool = False, unsupported: str = "error"
 
         if int8_outputs:
             raise InputError("int8_outputs is for a Model: what unsupported='torch' makes gives torch's own results")
-        return hybrid(program, device)
+        with computing():
+            return hybrid(program, device)
     if device is not None:
         raise InputError("a Model is opened on a device by Session(model, device)")
-    with bar("compiling") as update:
+    with computing(), bar("compiling") as update:
         update(0, 2, "reading the program")
         graph, structure = import_program(program)
         if not any(node.op in ("quantize", "dequantize") for node in graph.nodes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,12 +25,13 @@ from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.precision import Precision
 from q8ta_wgpu.frontend.calibrate.preparing import transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
-from q8ta_wgpu.frontend.calibrate.pt2e import quietly
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
+from q8ta_wgpu.frontend.export.modes import aloud, computing, quietly
 from q8ta_wgpu.frontend.export.norms import fold_norms
+from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.hybrid.dynamo import register
@@ -146,8 +148,8 @@ def quantize(
         other = "dynamic_batch (name the batch there)" if dynamic_batch else 'unsupported="torch"'
         raise InputError(f"dynamic_shapes is not for {other}")
     asked = _Asked(module, example, items, quantizer or Quantizer(), dynamic_batch, whole)
-    with torch.no_grad(), warnings.catch_warnings(), bar("quantizing", shown=progress) as update:
-        warnings.simplefilter("ignore")
+    device = example[0].device if example else None
+    with computing(device), quietly(), bar("quantizing", shown=progress) as update:
         program, problem = _quantized(asked, sizes, update)
     register()
     if problem:
@@ -183,11 +185,14 @@ def _quantized(
     shown = count and count + _STEPS
     with ExitStack() as stack:
         update(0, shown, "exporting the module")
-        changed = changed_buffers(asked.module, asked.example)
+        module = own_copy(asked.module)
+        changed = changed_buffers(module, asked.example)
         if changed:
+            stack.enter_context(_stateful)
             stack.callback(Attributes(asked.module).put_back)
-        example = asked.example if sizes is None else _enlarged(asked, sizes, not changed)
-        source, program = Traceable.exported(asked.module, example, changed, asked.any_batch, asked.whole)
+            module = own_copy(asked.module)
+        example = asked.example if sizes is None else _enlarged(module, asked.example, sizes, not changed)
+        source, program = Traceable.exported(module, example, changed, asked.any_batch, asked.whole)
         states = source.states
         update(1, shown, "folding constants and batch norms")
         graph = source.folded(program, asked.whole)
@@ -197,9 +202,9 @@ def _quantized(
         update(2, shown, "placing observers")
         checked = (
             checks.calibration_item(item, i, asked.example, sizes, asked.any_batch)
-            for i, item in enumerate(asked.items)
+            for i, item in enumerate(aloud(asked.items))
         )
-        left = iter(states.carried(checked) if states else checked)
+        left = iter(states.carried(checked, asked.module) if states else checked)
         held = enough(graph, left) if asked.own.fit_weights else []
         follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
         model = observed(graph, asked.quantizer, held, follows, asked.own.fit_weights)
@@ -226,12 +231,17 @@ def _quantized(
     return int8, faults.ZEROS if zeros else lost or found.warning
 
 
-def _enlarged(asked: _Asked, sizes: Dimensions, checks_run: bool) -> checks.Tensors:
+_stateful = threading.RLock()
+"""Held while a module with states is calibrated. Its own buffers then change, since the generator of the items may set
+them back, and another thread would take them for the initial ones."""
+
+
+def _enlarged(module: torch.nn.Module, example: checks.Tensors, sizes: Dimensions, checks_run: bool) -> checks.Tensors:
     """The example that is traced. With `checks_run`, raises UnsupportedError unless the module runs on it."""
-    example = sizes.enlarged(asked.example)
-    if checks_run and [x.shape for x in example] != [x.shape for x in asked.example]:
-        check_points(asked.module, asked.example, sizes, sizes.points[:1])
-    return example
+    found = sizes.enlarged(example)
+    if checks_run and [x.shape for x in found] != [x.shape for x in example]:
+        check_points(module, example, sizes, sizes.points[:1])
+    return found
 
 
 def _fixed(

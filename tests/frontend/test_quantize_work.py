@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
@@ -16,7 +15,6 @@ from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import rounder
-from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from tests.quantizing import data
 
 
@@ -107,34 +105,6 @@ def test_a_small_network_is_calibrated_by_one_thread() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_the_number_of_threads_comes_back_where_two_calibrate_at_once() -> None:
-    graph = torch.export.export(nn.Linear(3, 3), (data(2, 3),)).module()
-    inside, outside = threading.Barrier(2), threading.Barrier(2)
-    found: list[tuple[int, int]] = []
-
-    def work(last: bool) -> None:
-        torch.set_num_threads(2)
-        with few_threads(graph):
-            inside.wait()
-            within = torch.get_num_threads()
-            if last:
-                outside.wait()
-        if not last:
-            outside.wait()
-        found.append((within, torch.get_num_threads()))
-
-    before = torch.get_num_threads()
-    try:
-        workers = [threading.Thread(target=work, args=(last,)) for last in (False, True)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    finally:
-        torch.set_num_threads(before)
-    assert found == [(1, 2), (1, 2)]
 
 
 def test_a_weight_is_rounded_once_for_all_simulated_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ import sys
 import pytest
 
 from q8ta_wgpu.frontend.calibrate import pt2e
+from q8ta_wgpu.frontend.export.modes import quietly
 
 
 def test_torchao_is_imported_without_what_it_says_about_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Two messages and no others, and only meanwhile."""
     logger = logging.getLogger("torchao")
-    with pt2e.quietly():
+    with quietly():
         logger.warning("Failed to load kernels.so: built for CUDA")
         logger.warning("something of interest")
     logger.warning("Failed to load later.so")

@@ -18,6 +18,7 @@ from torch.fx.graph import CodeGen, PythonCode
 from q8ta_wgpu.frontend.calibrate.equalize import equalize
 from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
+from q8ta_wgpu.frontend.export.modes import OwnNumbers
 from q8ta_wgpu.frontend.nodes import normalizes
 
 
@@ -68,7 +69,8 @@ def _without_code(model: GraphModule, step: Callable[[GraphModule], GraphModule]
     steps. That takes most of their time, and they run none of these modules: no Python code is written for them."""
     written = model.graph._codegen
     model.graph.set_codegen(_NoCode())
-    found = step(model)
+    with OwnNumbers():
+        found = step(model)
     found.graph.set_codegen(written)
     return found
 

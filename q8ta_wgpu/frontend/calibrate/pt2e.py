@@ -7,35 +7,12 @@ so that every later library finds it first. triton, which has another LLVM insid
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
-_MEANINGLESS = {
-    "torchao": ("Failed to load ", "Skipping import of cpp extensions"),
-    "torch.utils._pytree": ("%s is an Enum subclass",),
-    "torch._subclasses.fake_tensor": ("failed while attempting to run meta",),  # where another size does not fit
-}
-"""Beginnings of messages that are hidden, by logger."""
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Hides these messages, and warnings on import. Other logging is not changed."""
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name, beginnings in _MEANINGLESS.items():
-
-            def wanted(record: logging.LogRecord, beginnings: tuple[str, ...] = beginnings) -> bool:
-                return not str(record.msg).startswith(beginnings)
-
-            logger = logging.getLogger(name)
-            logger.addFilter(wanted)
-            stack.callback(logger.removeFilter, wanted)
-        yield
+from q8ta_wgpu.frontend.export.modes import quietly
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 from torch.fx import GraphModule
@@ -15,29 +16,34 @@ _SMALL = 1 << 26
 """A network with at most this many multiply-adds in a call is small: some milliseconds of a core. Splitting each
 operator among threads would save some of that on idle cores, but costs milliseconds for each operator on busy ones."""
 
-_lock = threading.Lock()
-_users = 0
-_before = 0
-
 
 @contextmanager
 def few_threads(graph: GraphModule) -> Iterator[None]:
-    """Makes torch use one thread for computations of this thread, if the network is small. torch has a separate number
-    for each thread."""
-    global _users, _before
-    if _work(graph) > _SMALL:
+    """Lets torch use one thread for computations of this thread, if the network is small.
+
+    OpenMP keeps a number for each thread. torch.set_num_threads would also change the one with which other threads
+    begin.
+    """
+    setting = _setting()
+    before = torch.get_num_threads()
+    if setting is None or _work(graph) > _SMALL:
         yield
         return
-    with _lock:
-        _before = _before if _users else torch.get_num_threads()
-        _users += 1
-        torch.set_num_threads(1)
+    setting(1)
     try:
         yield
     finally:
-        with _lock:
-            _users -= 1
-            torch.set_num_threads(_before)
+        setting(before)
+
+
+def _setting() -> Callable[[int], object] | None:
+    """The function of the OpenMP that torch uses which sets this thread's number; None where none is found."""
+    if sys.platform == "win32":  # has no namespace of all libraries
+        return None
+    with suppress(AttributeError, OSError):
+        found: Callable[[int], object] = ctypes.CDLL(None).omp_set_num_threads
+        return found
+    return None
 
 
 def _work(graph: GraphModule) -> int:

@@ -27,7 +27,7 @@ class States:
     """The buffers of a module that its forward changes.
 
     Args:
-        module: the module.
+        module: the module, which nobody else uses: tracing replaces its buffers.
         names: of the buffers, as `named_buffers` has them.
         arguments: an example of forward's arguments.
         fixed: names of other buffers, which forward assigns without changing them: it computes with copies of them.
@@ -49,7 +49,10 @@ class States:
         places = {id(buffer): place for place, buffer in enumerate(buffers)}
         every = module.named_buffers(remove_duplicate=False)
         self._places = {name: places[id(buffer)] for name, buffer in every if id(buffer) in places}
+        # torch.export watches the buffers of the module that it traces, and refuses that they are replaced. It is given
+        # a module with a dict of its own, while forward replaces those in the dict of `module`.
         self.functional = copy.copy(module)
+        self.functional.__dict__["_buffers"] = dict(module._buffers)
         self.functional.__dict__["forward"] = self._forward(len(arguments))
         self.functional.forward.__signature__ = self._signature(arguments)  # type: ignore[attr-defined]
 
@@ -59,15 +62,16 @@ class States:
         return dict(zip(self.names, self.initial, strict=True))
 
     def _forward(self, count: int) -> Any:
-        module, names, forward = self.functional, self.names, self._module.forward
+        traced, module = self.functional, self._module
 
         def functional(*inputs: torch.Tensor) -> Any:
-            values = [value.clone() for value in (*inputs[count:], *map(module.get_buffer, self._fixed))]
-            held = {name: values[place] for name, place in self._places.items()}
-            with _unwatched(), stateless._reparametrize_module(module, held), self._replaced(values):
-                found = forward(*inputs[:count])
-                written = tuple(module.get_buffer(name).clone() for name in names)
-            return (found, written) if names else found
+            values = [value.clone() for value in (*inputs[count:], *map(traced.get_buffer, self._fixed))]
+            held = {name: value for name, value in traced._buffers.items() if value is not None}
+            held |= {name: values[place] for name, place in self._places.items()}
+            with stateless._reparametrize_module(module, held), self._replaced(values):
+                found = module.forward(*inputs[:count])
+                written = tuple(module.get_buffer(name).clone() for name in self.names)
+            return (found, written) if self.names else found
 
         return functional
 
@@ -94,14 +98,15 @@ class States:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
-    def carried(self, items: Iterable[Tensors]) -> Iterator[Tensors]:
-        """Each item with the states that the module has before it, when called with one item after the other. Ends, and
-        notes it in `lost`, where a state becomes NaN or infinite. Raises InputError if the module does not run on an
-        item."""
+    def carried(self, items: Iterable[Tensors], module: torch.nn.Module) -> Iterator[Tensors]:
+        """Each item with the states that the user's module has before it, when called with one item after the other:
+        the items' generator may set it back. Ends, and notes it in `lost`, where a state becomes NaN or infinite.
+        Raises InputError if the module does not run on an item."""
         for index, item in enumerate(items):
-            yield (*item, *(self._module.get_buffer(name).detach().clone() for name in self.names))
+            yield (*item, *(module.get_buffer(name).detach().clone() for name in self.names))
             try:
-                self._module(*(x.clone() for x in item))
+                with torch.inference_mode():  # which may have made its buffers
+                    module(*(x.clone() for x in item))
             except Exception as error:
                 raise InputError(
                     f"the module does not run on calibration item {index}: {one_line(error)}. What it keeps goes on "
@@ -109,7 +114,7 @@ class States:
                     "generator that sets it back"
                 ) from error
             for name, initial in zip(self.names, self.initial, strict=True):
-                if _is_lost(self._module.get_buffer(name), initial):
+                if _is_lost(module.get_buffer(name), initial):
                     self.lost = (
                         f"buffer {name} is NaN or infinite after calibration item {index}: bound what the module keeps "
                         "from call to call (torch.clamp), or give a generator that sets it back where texts or "
@@ -163,16 +168,3 @@ def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> lis
         for key, value in (store.items() if isinstance(store, dict) else enumerate(store))
         if id(value) in numbers
     ]
-
-
-@contextlib.contextmanager
-def _unwatched() -> Iterator[None]:
-    """Hides from torch.export that a module's buffers are replaced. They are restored at the end, so they are not
-    states."""
-    hooks = torch.nn.modules.module._global_buffer_registration_hooks
-    watching = dict(hooks)
-    hooks.clear()
-    try:
-        yield
-    finally:
-        hooks.update(watching)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram, default_decompositions
 
+from q8ta_wgpu.frontend.export.modes import quietly
 from q8ta_wgpu.frontend.export.pairs import pairs_of_complex
 from q8ta_wgpu.frontend.export.resizing import RESIZING
 from q8ta_wgpu.frontend.export.rules import ARITHMETIC
@@ -22,8 +22,7 @@ from q8ta_wgpu.importing.import_table import ATEN
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without in-place operators, complex tensors and composite operators, except for composites that the
     table has (linear, ...)."""
-    with torch_lock(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its pytree classes
+    with torch_lock(), quietly():  # torch warns about its own pytree classes
         result = traced(lambda: program.run_decompositions(table()))
         pairs_of_complex(result, table())
     return result

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.folding import is_pure
+from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.export.tracing import traced
 from q8ta_wgpu.frontend.nodes import OWN, QDQ, integer, named_arguments
 from q8ta_wgpu.importing.import_table import ATEN
@@ -74,4 +75,4 @@ def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
             "this GraphModule does not know its input shapes: pass torch.export.export(module, example_inputs)"
         )
     example = tuple(torch.zeros([integer(d) for d in v.shape], dtype=v.dtype) for v in values)
-    return traced(lambda: torch.export.export(converted, example))
+    return traced(lambda: torch.export.export(own_copy(converted), example))
