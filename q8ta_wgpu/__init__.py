@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.frontend.compile import compile
     from q8ta_wgpu.frontend.quantize_module import quantize
     from q8ta_wgpu.model.model import Model, load
+    from q8ta_wgpu.model.push import push
     from q8ta_wgpu.onnx_import.from_onnx import from_onnx
     from q8ta_wgpu.session.session import Session
     from q8ta_wgpu.session.streaming import run_many
@@ -43,6 +44,7 @@ __all__ = [
     "export_web",
     "from_onnx",
     "load",
+    "push",
     "quantize",
     "run_many",
 ]
@@ -68,6 +70,8 @@ def __getattr__(name: str) -> Any:
             from q8ta_wgpu.session import tiled as module
         case "export_web":
             from q8ta_wgpu.web import web_folder as module
+        case "push":
+            from q8ta_wgpu.model import push as module
         case "from_onnx":
             from q8ta_wgpu.onnx_import import from_onnx as module
         case "compile":

@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from q8ta_wgpu.errors import GraphError, InputError, counted, shown
+from q8ta_wgpu import hub
+from q8ta_wgpu.errors import GraphError, InputError, ModelFileError, counted, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.report import Report
@@ -135,19 +136,24 @@ class Model:
         return Model(graph, self.structure)
 
 
-def load(path: str | Path) -> Model:
+def load(path: str | Path, revision: str | None = None) -> Model:
     """Reads a .q8ta file. Needs no torch.
 
     Examples:
         >>> model.save("net.q8ta")
         >>> session = q8.Session(q8.load("net.q8ta"))
 
+    Args:
+        path: the path of a file, or its address on the Hugging Face Hub, `hf://owner/name/net.q8ta`.
+        revision: of a file on the Hub, the branch, tag or commit; None for the main branch.
+
     Raises:
         ModelFileError: the file is missing, unreadable, truncated, of another kind or version, altered (its checksum
-            differs), or its graph breaks a rule.
-        InputError: `path` is no path.
+            differs), or its graph breaks a rule; or it cannot be had from the Hub.
+        InputError: `path` is neither a path nor an address, or `revision` is given for a path.
+        UnsupportedError: a file on the Hub, and huggingface_hub is missing.
     """
-    return Model(*file.load(path_of(path, "load")))
+    return Model(*file.load(path_of(hub.local(path, revision, ModelFileError), "load")))
 
 
 def _sizes(name: str, old: TensorType, shape: object) -> tuple[int, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from q8ta_wgpu import hub
 from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, shown
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.op import MAX_EXTENT
@@ -23,7 +25,9 @@ FILES = (str, os.PathLike, bytes, bytearray)
 """The classes of these."""
 
 
-def from_onnx(source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = None) -> Model:
+def from_onnx(
+    source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = None, revision: str | None = None
+) -> Model:
     """Reads a quantized ONNX network: QDQ, QOperator, or dynamic (DynamicQuantizeLinear). Needs no torch.
 
     Examples:
@@ -31,10 +35,12 @@ def from_onnx(source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = 
         >>> session = q8.Session(model)
 
     Args:
-        source: the path of an .onnx file, or its bytes. External data is read only from the file's own folder.
+        source: the path of an .onnx file, its bytes, or its address on the Hugging Face Hub,
+            `hf://owner/name/net.onnx`. External data is read only from the file's own folder.
         sizes: the size of each dimension that the file leaves open, by its name; without a name by the input and the
             index of the dimension, "input.0". A pair (smallest, largest), or with a step (smallest, largest, step),
             makes a model for all sizes in that range. At most three sizes may be ranges.
+        revision: of a file on the Hub, the branch, tag or commit; None for the main branch.
 
     Returns:
         A Model, as from `compile`. Several outputs are returned as a dict by their names.
@@ -42,13 +48,34 @@ def from_onnx(source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = 
     Raises:
         UnsupportedError: the package onnx is missing, `source` is no ONNX file, or contains nodes that cannot be
             imported (all are named), or that do not allow ranges of sizes.
-        InputError: `source` is neither a path nor bytes, there is no such file, or `sizes` are invalid.
+        InputError: `source` is neither a path nor bytes, there is no such file, it cannot be had from the Hub, or
+            `sizes` are invalid.
     """
-    found = Sizes(source, sizes)
+    found = Sizes(local(source, revision), sizes)
     for program in found.programs:
         if not any(node.op in ("quantize", "dequantize") for node in program.graph.nodes):
             program.graph.notes.append("the file holds no quantized values: quantize it first")
     return found.joined([program.graph for program in found.programs])
+
+
+def local(source: File, revision: str | None = None) -> File:
+    """A file; of one on the Hub the path in its cache, with its external data beside it. Raises as `from_onnx` does."""
+    found: File = hub.local(source, revision, beside=_external)
+    return found
+
+
+def _external(path: Path) -> list[str]:
+    """The files, relative to that of an ONNX file, in which its constants lie."""
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        return []  # reading the file says so
+    try:
+        graph = onnx.load(str(path), load_external_data=False).graph
+    except Exception:  # of protobuf, for a damaged file, which reading names
+        return []
+    entries = (entry for tensor in graph.initializer for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
 class Sizes:

@@ -12,7 +12,7 @@ from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch, shown
 from q8ta_wgpu.ir.graph import BOOL, Array
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed
-from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes
+from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import how_many
@@ -51,7 +51,7 @@ def quantize(
         >>> model = q8.quantize("net.onnx", calibration=arrays, skip=["/head"])    # what lies in /head stays in float32
 
     Args:
-        file: the path of an .onnx file, or its bytes.
+        file: the path of an .onnx file, its bytes, or its address on the Hub, as for `from_onnx`.
         example_inputs: must be None, since the file describes its inputs.
         calibration: representative inputs, iterated once. Each item is an array, a tuple of arrays in the order of the
             file's inputs, or a dict by their names. Sizes that are ranges must be at their largest.
@@ -80,6 +80,7 @@ def quantize(
         raise InputError("example_inputs are those of a module; a file says what its inputs are: leave them out")
     asked = _Asked(residual, skip, fit_weights, precision)
     check_switch("progress", progress)
+    file = local(file)
     with bar("quantizing", shown=progress) as update:
         model, problem = _quantized(Sizes(file, sizes), file, calibration, asked, update)
     if problem:

@@ -48,11 +48,11 @@ def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
         InputError: it is neither a path nor bytes, or there is no such file.
         UnsupportedError: it is no ONNX file, or one that cannot be imported.
     """
-    folder = None
+    folders: tuple[Path, ...] = ()
     if not isinstance(source, (bytes, bytearray)):
         if not isinstance(source, (str, os.PathLike)):
             raise InputError(f"from_onnx takes the path of an .onnx file or its bytes, found {type(source).__name__}")
-        folder = Path(source).parent
+        folders = (Path(source).parent, Path(source).resolve().parent)  # of a link also the folder that it leads to
         try:
             source = Path(source).read_bytes()
         except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
     if graph.sparse_initializer:
         name = graph.sparse_initializer[0].values.name
         raise UnsupportedError(f"initializer {shown(name)} is sparse: store it as a dense tensor")
-    constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
+    constants = {tensor.name: array_of(tensor, folders) for tensor in graph.initializer}
     return Program(graph, constants, opsets)
 
 
@@ -113,7 +113,7 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
-def array_of(tensor: TensorProto, folder: Path | None) -> Array:
+def array_of(tensor: TensorProto, folders: tuple[Path, ...]) -> Array:
     """A tensor's array. Raises UnsupportedError if its data does not match its shape and dtype."""
     name = shown(tensor.name)
     shape = tuple(tensor.dims)
@@ -124,7 +124,7 @@ def array_of(tensor: TensorProto, folder: Path | None) -> Array:
     if any(d < 0 for d in shape):
         raise UnsupportedError(f"initializer {name} has the shape {shape}, which has a negative dimension")
     if tensor.data_location == TensorProto.EXTERNAL:
-        tensor = _loaded(tensor, folder, dtype)
+        tensor = _loaded(tensor, folders, dtype)
     stored = len(tensor.raw_data) or sum(len(field) for _, field in tensor.ListFields() if _is_data(field))
     if int(np.prod(shape, dtype=object)) > 4 * stored:
         raise UnsupportedError(
@@ -140,25 +140,27 @@ def _is_data(field: Any) -> bool:
     return hasattr(field, "__len__") and not isinstance(field, str)
 
 
-def _inside(folder: Path, location: str) -> Path | None:
-    """A plain file in a folder or below it, links followed; None where there is none of this name."""
+def _inside(folders: tuple[Path, ...], location: str) -> Path | None:
+    """A plain file, named from the first of the folders, that lies in one of them or below it, links followed; None
+    where there is none of this name."""
     try:
-        path = (folder / location).resolve()
-        found = bool(location) and path.is_relative_to(folder.resolve()) and path.is_file()
+        path = (folders[0] / location).resolve()
+        inside = any(path.is_relative_to(folder.resolve()) for folder in folders)
+        found = bool(location) and inside and path.is_file()
     except (OSError, ValueError, RuntimeError):  # too long a name, a zero byte, links in a circle
         return None
     return path if found else None
 
 
-def _loaded(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> TensorProto:
+def _loaded(tensor: TensorProto, folders: tuple[Path, ...], dtype: np.dtype[Any]) -> TensorProto:
     """A tensor with its external data, which lies in the folder of the file."""
     where = {entry.key: entry.value for entry in tensor.external_data}
     name, location = shown(tensor.name), where.get("location", "")
-    if folder is None:
+    if not folders:
         raise UnsupportedError(f"initializer {name} lies in the file {shown(location)}: give the path, not the bytes")
-    path = _inside(folder, location)
+    path = _inside(folders, location)
     if path is None:
-        raise UnsupportedError(f"initializer {name} lies in {shown(location)}, which is no file in {folder}")
+        raise UnsupportedError(f"initializer {name} lies in {shown(location)}, which is no file in {folders[0]}")
     size = path.stat().st_size
     count = int(np.prod(tensor.dims, dtype=object))
     bits = 4 if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4) else 8 * dtype.itemsize

@@ -27,7 +27,7 @@ def _constant(
         raise RefusedError(f"a Constant has one attribute, its value: found {len(node.attribute)}")
     name, value = next(iter(attrs.items()))
     if name == "value":
-        array = array_of(value, None)
+        array = array_of(value, ())
     elif name in ("value_float", "value_floats"):
         array = np.asarray(value, np.float32)
     elif name in ("value_int", "value_ints"):

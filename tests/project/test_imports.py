@@ -24,6 +24,7 @@ FRONTEND = {"frontend.nodes", "frontend.notes", "frontend.export", "frontend.imp
 
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "hub": {"errors"},
     "progress": {"errors"},
     "writing": {"errors"},
     "ir": {"errors"},
@@ -45,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.lib", "kernels.linear"},
     "kernels": IR,
     # graph to graph to plan
-    "model": TABLE | {"kernels.epilogue", "writing"},
+    "model": TABLE | {"hub", "kernels.epilogue", "writing"},
     "passes.rewriter": IR,
     "passes.operands": TABLE | {"passes.rewriter"},
     "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
@@ -71,7 +72,7 @@ ROOMS: dict[str, set[str]] = {
     "frontend.importer.graph_builder": GRAPH | {"importing"},
     "quantization": GRAPH | {"passes", "passes.plan", *REWRITING},
     "onnx_import": GRAPH
-    | {"quantization", "frontend.importer.graph_builder", "importing", "passes", "progress", "session"},
+    | {"hub", "quantization", "frontend.importer.graph_builder", "importing", "passes", "progress", "session"},
     "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes", "importing"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes", "importing"},
     "frontend.importer": GRAPH
@@ -105,6 +106,7 @@ ROOMS: dict[str, set[str]] = {
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""
 
 OUTSIDE: dict[str, set[str]] = {
+    "hub": {"huggingface_hub"},
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
     "frontend": {"torch", "torchao", "triton", "matplotlib"},
