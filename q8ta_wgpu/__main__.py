@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from q8ta_wgpu import __version__
-from q8ta_wgpu.errors import Q8taError, printable
+from q8ta_wgpu.errors import MAX_MESSAGE, Q8taError, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse's parser, whose messages print arguments as they are: on a terminal that could be control sequences."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        super().error(printable(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…"))
 
 
 def parser() -> argparse.ArgumentParser:

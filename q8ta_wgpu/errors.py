@@ -1,8 +1,8 @@
 """All errors of this library. A message names the value found, the value expected, where, and the way out."""
 
 import difflib
-from collections.abc import Iterable
-from typing import TypeGuard
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard
 
 MAX_MESSAGE = 4000
 """Most characters of a message. A longer one loses its middle: what was found comes first, the way out last."""
@@ -74,6 +74,17 @@ def check_switch(name: str, value: object, auto: bool = False) -> None:
     """Raises InputError unless an on/off option is a bool, or None with `auto`: the text 'no' would count as on."""
     if not isinstance(value, bool) and not (auto and value is None):
         raise InputError(f"{name} must be True{', False or None' if auto else ' or False'}, found {shown(value)}")
+
+
+def check_items(calibration: object) -> Iterable[Any]:
+    """The iterable of calibration items. Raises InputError unless it is one. The items of an array or a tensor would be
+    its rows, those of a text or a dict its letters or names."""
+    of_rows = hasattr(calibration, "shape") or isinstance(calibration, (str, bytes, Mapping))
+    if of_rows or not isinstance(calibration, Iterable):
+        raise InputError(
+            f"calibration must be an iterable of inputs, found {type(calibration).__name__}: write [x] for a single one"
+        )
+    return calibration
 
 
 def is_integer(value: object) -> TypeGuard[int]:

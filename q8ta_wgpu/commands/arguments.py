@@ -15,9 +15,14 @@ from q8ta_wgpu.model.model import Input, Model, load
 from q8ta_wgpu.onnx_import.from_onnx import from_onnx
 
 
+def number(text: str) -> int | None:
+    """The integer that digits say; None for other text, and for more digits than anything here has."""
+    return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
 def device(text: str | None) -> str | int | None:
     """A device as `Session` takes it: a number is an adapter's position."""
-    return int(text) if text is not None and text.isdecimal() else text
+    return text if text is None or (position := number(text)) is None else position
 
 
 def target_of(text: str | None) -> Target | None:

@@ -12,7 +12,7 @@ from q8ta_wgpu.commands.arguments import opened
 from q8ta_wgpu.commands.example import samples
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.target import BASELINE
-from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.model import Model, path_of
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.web import bundle, web_folder
@@ -41,6 +41,7 @@ def write_check(models: Mapping[str, Model], folder: str | Path, version: str) -
 
     Raises InputError where the folder cannot be written.
     """
+    path = path_of(folder, "export-web", "a folder")
     kernels: list[str] = []
     files: dict[str, bytes] = {}
     for target in (BASELINE, web_folder.CPU):
@@ -56,7 +57,7 @@ def write_check(models: Mapping[str, Model], folder: str | Path, version: str) -
     page = bundle.page()
     page["index.html"] = page["index.html"].replace(b"VERSION", version.encode())
     index = {"kernels": kernels, "networks": list(models)}
-    return web_folder.write(page | {"cases.bin": _archive(index, files)}, Path(folder))
+    return web_folder.write(page | {"cases.bin": _archive(index, files)}, path)
 
 
 def _archive(index: Mapping[str, object], files: Mapping[str, bytes]) -> bytes:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from q8ta_wgpu.commands import output
-from q8ta_wgpu.errors import InputError, printable
+from q8ta_wgpu.commands.arguments import number
+from q8ta_wgpu.errors import InputError, printable, shown
 from q8ta_wgpu.onnx_import.from_onnx import from_onnx
 
 
@@ -23,8 +24,8 @@ def _sizes(given: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     found: dict[str, int | tuple[int, ...]] = {}
     for text in given:
         name, separator, size = text.rpartition("=")
-        ends = size.split(":")
-        if not separator or len(ends) > 3 or not all(end.isdecimal() for end in ends):
-            raise InputError(f"--size takes NAME=NUMBER or NAME=LEAST:LARGEST, such as batch=1, found {text!r}")
-        found[name] = int(size) if len(ends) == 1 else tuple(map(int, ends))
+        ends = [end for part in size.split(":") if (end := number(part)) is not None]
+        if not separator or len(ends) > 3 or len(ends) <= size.count(":"):
+            raise InputError(f"--size takes NAME=NUMBER or NAME=LEAST:LARGEST, such as batch=1, found {shown(text)}")
+        found[name] = ends[0] if len(ends) == 1 else tuple(ends)
     return found

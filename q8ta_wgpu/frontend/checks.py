@@ -107,16 +107,6 @@ def without_values(x: torch.Tensor) -> str:
     return "empty" if not x.numel() else str(x.layout) if x.layout != torch.strided else ""
 
 
-def calibration_items(calibration: Any) -> Iterable[Any]:
-    """The iterable of calibration items. Raises InputError if it is not iterable, or is one tensor, whose rows would be
-    items."""
-    if isinstance(calibration, torch.Tensor) or not isinstance(calibration, Iterable):
-        raise InputError(
-            f"calibration must be an iterable of inputs, found {type(calibration).__name__}: write [x] for a single one"
-        )
-    return calibration
-
-
 def calibration_item(
     item: Any, index: int, wanted: Tensors, sizes: Dimensions | None = None, any_batch: bool = False
 ) -> Tensors:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.frontend.noise_causes import Cause
+from q8ta_wgpu.model.model import path_of
 from q8ta_wgpu.writing import write
 
 LOSS = 3.0
@@ -174,6 +175,7 @@ class Comparison:
             from matplotlib.figure import Figure
         except ModuleNotFoundError as error:
             raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
+        file = path_of(path, "plot", "an image file")
         figure = Figure(figsize=(max(6.0, 0.18 * len(self.layers)), 5), layout="constrained")
         axes = figure.add_subplot()
         order = sorted(self.layers, key=lambda layer: layer.place)
@@ -184,10 +186,10 @@ class Comparison:
         axes.legend()
         drawn = io.BytesIO()
         try:
-            figure.savefig(drawn, format=Path(path).suffix[1:])
+            figure.savefig(drawn, format=file.suffix[1:])
         except ValueError as error:  # a file name extension that matplotlib does not support
             raise InputError(f"cannot write {path}: {error}") from error
-        write(Path(path), drawn.getvalue())
+        write(file, drawn.getvalue())
 
 
 def _listed(names: Sequence[str]) -> str:

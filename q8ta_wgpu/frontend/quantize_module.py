@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from q8ta_wgpu.errors import InputError, check_switch
+from q8ta_wgpu.errors import InputError, check_items, check_switch
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate import faults
@@ -142,7 +142,7 @@ def quantize(
     check_switch("progress", progress)
     check_switch("dynamic_batch", dynamic_batch)
     whole = checks.is_whole(unsupported)
-    example, items = checks.example(example_inputs, whole), checks.calibration_items(calibration)
+    example, items = checks.example(example_inputs, whole), check_items(calibration)
     sizes = None if dynamic_shapes is None else dimensions(module, example, dynamic_shapes)
     if sizes is not None and (dynamic_batch or not whole):
         other = "dynamic_batch (name the batch there)" if dynamic_batch else 'unsupported="torch"'

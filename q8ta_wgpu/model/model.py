@@ -171,7 +171,11 @@ def _sizes(name: str, old: TensorType, shape: object) -> tuple[int, ...]:
 
 
 def path_of(path: object, verb: str, what: str = "a .q8ta file") -> Path:
-    """The path that a caller gave to a function called `verb`. Raises InputError where it is none."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"{verb} takes the path of {what}, found {type(path).__name__}")
-    return Path(path)
+    """The path that a caller gave to a function called `verb`. Raises InputError where it is none that a system has: an
+    empty one would be the current folder."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise InputError(f"{verb} takes the path of {what}, found {type(path if text is None else text).__name__}")
+    if not text or "\0" in text:
+        raise InputError(f"{verb} takes the path of {what}, found {shown(text)}: name one")
+    return Path(text)

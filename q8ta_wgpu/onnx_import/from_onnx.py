@@ -98,9 +98,9 @@ class Sizes:
         largest = {name: numbers[-1] for name, numbers in values.items()}
         first = import_program(data, largest)
         named = set(first.open.values())
-        if named and (unknown := sorted(values.keys() - named)):  # a file without open sizes has nothing to be named
-            there = ", ".join(sorted(named))
-            raise InputError(f"sizes name {', '.join(unknown)}, but the file leaves these open: {there}")
+        if unknown := sorted(values.keys() - named):
+            there = f"these open: {', '.join(sorted(named))}" if named else "none open: leave them out"
+            raise InputError(f"sizes name {', '.join(map(shown, unknown))}, but the file leaves {there}")
         steps = {name: found for name, found in values.items() if len(found) > 1 and name in named}
         self.ranges = {
             name: (1, len(found)) if found.step > 1 else (found[0], found[-1]) for name, found in steps.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch, shown
+from q8ta_wgpu.errors import InputError, UnsupportedError, check_items, check_switch, shown
 from q8ta_wgpu.ir.graph import BOOL, Array
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed
@@ -80,9 +80,10 @@ def quantize(
         raise InputError("example_inputs are those of a module; a file says what its inputs are: leave them out")
     asked = _Asked(residual, skip, fit_weights, precision)
     check_switch("progress", progress)
+    items = check_items(calibration)
     file = local(file)
     with bar("quantizing", shown=progress) as update:
-        model, problem = _quantized(Sizes(file, sizes), file, calibration, asked, update)
+        model, problem = _quantized(Sizes(file, sizes), file, items, asked, update)
     if problem:
         warnings.warn(problem, stacklevel=2)
     return model

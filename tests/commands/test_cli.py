@@ -12,7 +12,7 @@ import wgpu
 import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
-from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.errors import MAX_MESSAGE, DeviceError
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.model import Model
@@ -30,6 +30,8 @@ from tests.small import small_input, small_model
 
 MODEL = small_model()
 NATIVE = engines.native()
+DIGITS = "9" * 5000
+"""More than Python makes a number of."""
 
 
 @pytest.fixture(autouse=True)
@@ -253,27 +255,41 @@ def test_mistakes(capsys: Captured, files: Path) -> None:
     assert "no adapter is called ''" in fails(capsys, "show", "net.q8ta", "--device", "")
     assert "no adapter is called 'nobody'" in fails(capsys, *run, "x.npy", "--device", "nobody")
     assert "no adapter is called 77" in fails(capsys, "show", "net.q8ta", "--device", "77")
+    assert "no adapter is called '999" in fails(capsys, "show", "net.q8ta", "--device", DIGITS)
     assert not (files / "y.npz").exists()
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["unknown"], ["run", "net.q8ta"], ["show"], ["time", "net.q8ta", "--repeats", "x"]]
+    "arguments",
+    [
+        [],
+        ["unknown"],
+        ["run", "net.q8ta"],
+        ["show"],
+        ["time", "net.q8ta", "--repeats", "x"],
+        ["time", "net.q8ta", "--repeats", DIGITS],
+    ],
 )
 def test_usage(arguments: list[str], capsys: Captured) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: q8ta_wgpu" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "usage: q8ta_wgpu" in told
+    assert len(told) < 2 * MAX_MESSAGE
 
 
 def test_an_onnx_file_is_imported_and_taken_as_it_is(capsys: Captured) -> None:
     Path("net.onnx").write_bytes(quantized("single", "QDQ", "s8s8"))
-    assert main(["import", "net.onnx", "-o", "made.q8ta", "--size", "batch=1"]) == 0
+    assert main(["import", "net.onnx", "-o", "made.q8ta"]) == 0
     assert "multiply-adds in int8" in capsys.readouterr().out
     assert q8.load("made.q8ta").report() == q8.from_onnx("net.onnx").report()
     assert main(["show", "net.onnx"]) == 0
     assert "q8ta_conv2d" in capsys.readouterr().out
-    assert "batch=1" in fails(capsys, "import", "net.onnx", "-o", "made.q8ta", "--size", "batch")
+    made = ("import", "net.onnx", "-o", "made.q8ta")
+    for size in ("batch", "batch=", "batch=1:2:3:4", f"batch={DIGITS}", f"batch=1:{DIGITS}"):
+        assert "such as batch=1" in fails(capsys, *made, "--size", size)
+    assert "sizes name 'batch', but the file leaves none open" in fails(capsys, *made, "--size", "batch=1")
     assert "cannot read" in fails(capsys, "import", "none.onnx", "-o", "made.q8ta")
     assert "-o must end in .q8ta, found made.txt" in fails(capsys, "import", "net.onnx", "-o", "made.txt")
     assert not Path("made.txt").exists()

@@ -95,6 +95,10 @@ def test_values_that_onnx_runtime_computes_are_those_of_the_reference(monkeypatc
         ("quantizer is for modules", {"quantizer": q8.Quantizer()}),
         ("example_inputs are those of a module", {"example_inputs": ()}),
         ("fit_weights", {"fit_weights": 1}),
+        ("unsupported is for modules", {"unsupported": "torch"}),
+        ("sizes name 'batch', but the file leaves none open", {"sizes": {"batch": 1}}),
+        ("must be an iterable of inputs, found NoneType", {"calibration": None}),
+        ("must be an iterable of inputs, found ndarray", {"calibration": np.zeros((1, 16, 24, 24), np.float32)}),
     ],
 )
 def test_what_is_wrong_is_an_input_error(problem: str, given: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ def test_a_size_out_of_its_range_is_refused() -> None:
 
 def test_a_size_that_the_file_does_not_have_is_refused() -> None:
     """A name with a slip of the pen was ignored."""
-    with pytest.raises(q8.InputError, match=r"sizes name Q, but the file leaves these open: N, T"):
+    with pytest.raises(q8.InputError, match=r"sizes name 'Q', but the file leaves these open: N, T"):
         q8.from_onnx(attention(), {"N": 2, "T": 12, "Q": 3})
 
 

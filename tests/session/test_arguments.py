@@ -14,6 +14,8 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import errors
+from q8ta_wgpu.commands.export_web import write_check
+from q8ta_wgpu.frontend.comparison import Comparison
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
@@ -46,12 +48,28 @@ def any_batch() -> q8.Session:
     return q8.Session(model, "reference")
 
 
-IMAGE, ANY_BATCH = image_model(), any_batch()
+class OfBytes:
+    """A path that is bytes, as os.PathLike allows."""
+
+    def __fspath__(self) -> bytes:
+        return b"net.q8ta"
+
+
+IMAGE, ANY_BATCH, COMPARISON = image_model(), any_batch(), Comparison(())
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "load None": (lambda: q8.load(None), "load takes the path of a .q8ta file, found NoneType"),  # type: ignore[arg-type]
     "load 3": (lambda: q8.load(3), "found int"),  # type: ignore[arg-type]
     "load bytes": (lambda: q8.load(b"net.q8ta"), "found bytes"),  # type: ignore[arg-type]
-    "load NUL": (lambda: q8.load("a\0b"), "is not a file"),
+    "load NUL": (lambda: q8.load("a\0b"), r"load takes the path of a .q8ta file, found 'a.x00b'"),
+    "load nothing": (lambda: q8.load(""), "load takes the path of a .q8ta file, found ''"),
+    "load a path of bytes": (lambda: q8.load(OfBytes()), "found bytes"),  # type: ignore[arg-type]
+    "save NUL": (lambda: MODEL.save("a\0b"), "save takes the path"),
+    "save nothing": (lambda: MODEL.save(""), "save takes the path of a .q8ta file, found ''"),
+    "plot NUL": (lambda: COMPARISON.plot("a\0b.svg"), "plot takes the path of an image file"),
+    "plot nothing": (lambda: COMPARISON.plot(""), "plot takes the path of an image file, found ''"),
+    "export NUL": (lambda: q8.export_web(MODEL, "a\0b"), "export_web takes the path of a folder"),
+    "export nothing": (lambda: q8.export_web(MODEL, ""), "export_web takes the path of a folder, found ''"),
+    "export check nothing": (lambda: write_check({}, "", "1"), "export-web takes the path of a folder, found ''"),
     "load long": (lambda: q8.load("a" * 10**6), "File name too long"),
     "save None": (lambda: MODEL.save(None), "save takes the path"),  # type: ignore[arg-type]
     "compile None": (lambda: q8.compile(None), "expected a torch.export.ExportedProgram, found NoneType"),
@@ -82,6 +100,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "model of nothing": (lambda: q8.Model(None, None), "a Graph and a Structure.*found NoneType and NoneType"),  # type: ignore[arg-type]
     "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
     "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True, False or None, found 'no'"),  # type: ignore[arg-type]
+    "qat of 16 bits": (lambda: q8.Quantizer(qat=True, precision="int16"), "16 bits are not trained.*qat=False"),
+    "calibration None": (lambda: quantized(calibration=None), "must be an iterable of inputs, found NoneType"),
+    "calibration text": (lambda: quantized(calibration="x"), "must be an iterable of inputs, found str"),
+    "calibration array": (lambda: quantized(calibration=X), "must be an iterable of inputs, found ndarray: write .x."),
     "qat text": (lambda: q8.Quantizer(qat="no"), "qat must be True or False, found 'no'"),  # type: ignore[arg-type]
     "biases array": (lambda: q8.Quantizer(fit_weights=X), "fit_weights must be True or False, found array"),  # type: ignore[arg-type]
     "int8_outputs": (lambda: q8.compile(None, int8_outputs=2), "int8_outputs must be True or False, found 2"),  # type: ignore[call-overload]
@@ -102,7 +124,7 @@ def reference() -> q8.Session:
 
 
 def quantized(**options: Any) -> Any:
-    return q8.quantize(nn.ReLU().eval(), (ONES,), [ONES], **options)
+    return q8.quantize(nn.ReLU().eval(), (ONES,), **{"calibration": [ONES], **options})
 
 
 def tiled(shape: Any, **options: Any) -> q8.TiledSession:

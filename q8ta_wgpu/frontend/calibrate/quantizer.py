@@ -87,8 +87,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     Raises:
         InputError: `residual`, `precision`, `weights`, `group` or `activations` is none of these, `skip` is no list of
-            strings, `qat` or `fit_weights` is no bool, `qat` is asked for with 4 bits or scales of rows, or `group`
-            without 4 bits.
+            strings, `qat` or `fit_weights` is no bool, `qat` is asked for with 16 or 4 bits or scales of rows, or
+            `group` without 4 bits.
     """
 
     def __init__(
@@ -121,6 +121,8 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 f"group is how many inputs share a factor in weights of 4 bits, found group={group} with "
                 f'weights={weights!r}: add weights="int4", or leave group out'
             )
+        if qat and precision == "int16":
+            raise InputError('values of 16 bits are not trained: use qat=False with precision="int16"')
         if qat and weights == "int4":
             raise InputError('weights of 4 bits are not trained: use qat=False with weights="int4"')
         if qat and activations == "dynamic":
