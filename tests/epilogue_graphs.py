@@ -20,6 +20,7 @@ from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes import run_passes
 from tests.op_graphs import Setting, extremes, float_result, rng
+from tests.sample import EVERYTHING, in_turn
 
 SIMPLE = (
     "residual requantize",
@@ -39,14 +40,16 @@ COMBINED = tuple(
 )[1:]
 EPILOGUES = tuple(dict.fromkeys((*SIMPLE, *COMBINED, "requantize mul", "curve requantize mul")))
 """What may follow a weighted sum in its dispatch, but for rounding alone: names of stages."""
-EVERY_COMBINED = 5
-"""Stages know nothing of each other, so not every case meets every combination of them: each meets the simple ones, and
-of the others every so-manieth, in turn."""
 
 
-def epilogues_of(index: int) -> tuple[str, ...]:
-    """The epilogues that a case meets."""
-    return tuple(e for n, e in enumerate(EPILOGUES) if e in SIMPLE or (n + index) % EVERY_COMBINED == 0)
+IN_FOUR = 4
+"""Each case of a weighted sum meets one in so many of its operator's epilogues."""
+
+
+def epilogues_of(op: Op, index: int) -> list[str]:
+    """The epilogues that a case meets. Stages know nothing of each other, nor of the product before them, so that only
+    conv2d meets combinations of them."""
+    return in_turn(EPILOGUES if op.name == "conv2d" or EVERYTHING else SIMPLE, index, IN_FOUR)
 
 
 def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:

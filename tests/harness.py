@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests.epilogue_graphs import EPILOGUES, epilogue_graph, epilogues_of
+from tests.epilogue_graphs import EPILOGUES, epilogue_graph
 from tests.int16_graphs import single_nodes
 from tests.op_graphs import (
     SETTINGS,
@@ -35,14 +36,9 @@ from tests.op_graphs import (
     takes_integers,
     takes_steps,
 )
+from tests.sample import EVERYTHING
 
 POISON = 0x8F7F80FF
-
-
-def sampled(device: Device) -> bool:
-    """Whether a device meets a part of the kernels that Vulkan meets: OpenGL, and SwiftShader through Dawn, where the
-    same WGSL goes through another compiler."""
-    return not device.name.endswith("(Vulkan, wgpu-native)")
 
 
 def graphs() -> Iterator[tuple[Graph, int, int]]:
@@ -58,7 +54,7 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
             if FLOAT32 in op.operands[0].dtypes and op.int8:
                 yield int8_graph(op, case, SETTINGS[0])[0], index, 0
             if isinstance(op.int8, WeightedSum):
-                for after in epilogues_of(index):
+                for after in EPILOGUES[index % 2 :: 2]:
                     yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, EPILOGUES.index(after) + 1
     for index, (_, graph, _) in enumerate(single_nodes()):
         yield graph, index, 0
@@ -105,9 +101,39 @@ def plans(graph: Graph, index: int, targets: Sequence[Target] = (BASELINE, SOFTW
             yield f"{kernel.name} {text} -> {out.short}", Plan((step,), {**placed, node.output: out})
 
 
-def plans_or_none(graph: Graph, index: int) -> Sequence[tuple[str, Plan | None]]:
-    """`plans`, and for what several nodes run, or will once it is lowered, None: the plan of layout sync."""
-    return (list(plans(graph, index)) if len(graph.nodes) == 1 else []) or [("lowered", None)]
+def one_each(found: Iterable[tuple[str, Plan]], index: int) -> Iterator[tuple[str, Plan]]:
+    """Of the plans of each kernel one: the layouts whose turn comes with the index of a case."""
+    for _, group in itertools.groupby(found, lambda item: item[1].steps[0].variant.kernel):
+        plans_of_kernel = list(group)
+        yield plans_of_kernel[index % len(plans_of_kernel)]
+
+
+def sampled_plans(graph: Graph, index: int, vulkan: bool = True) -> Iterator[tuple[str, Plan]]:
+    """An operator's first case meets every kernel, on Vulkan in all its layouts. The others meet each in one layout, in
+    turn; of products, whose tiles take long to compile, a third of the kernels and those for one row."""
+    found = plans(graph, index)
+    if EVERYTHING or (index == 0 and vulkan):
+        yield from found
+        return
+    for name, plan in one_each(found, index):
+        (step,) = plan.steps
+        few = "epilogue" not in step.node.attrs or "gemv" in name
+        if index == 0 or few or taken(step, index, 3):
+            yield name, plan
+
+
+def taken(step: Step, turn: int, every: int) -> bool:
+    """Whether the turn of a kernel among its operator's comes: one of `every` turns."""
+    kernels = OPS[step.node.op].kernels
+    place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
+    return EVERYTHING or (place + turn) % every == 0
+
+
+def plans_or_none(graph: Graph, index: int, device: Device) -> Sequence[tuple[str, Plan | None]]:
+    """`sampled_plans`; for what several nodes run, or will once it is lowered, None: the plan of layout sync."""
+    if len(graph.nodes) != 1 or not any(plans(graph, index)):
+        return [("lowered", None)]
+    return list(sampled_plans(graph, index, device.name.endswith("(Vulkan, wgpu-native)")))
 
 
 def combinations(

@@ -32,6 +32,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
 from tests import epilogue_graphs, harness, op_graphs
+from tests.sample import EVERYTHING
 
 CONV = OPS["conv2d"]
 SINGLE = Structure(0)
@@ -73,13 +74,11 @@ def folded(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("index", "after"), [(i, after) for i in IMAGES for after in ("", *epilogue_graphs.epilogues_of(i))]
+    ("index", "after"), [(i, after) for i in IMAGES for after in ("", *epilogue_graphs.epilogues_of(CONV, i))]
 )
-def test_every_kernel(index: int, after: str, device: Device, request: pytest.FixtureRequest) -> None:
-    """0 values differ from quantize and convolution. Each epilogue meets one tile a case. On OpenGL and SwiftShader
-    each tile meets a third of the cases, and each case a third of the epilogues."""
-    every = request.config.getoption("--every-pair") or not after
-    left_out = not every and harness.sampled(device) and (epilogue_graphs.EPILOGUES.index(after) + index) % 3
+def test_every_kernel(index: int, after: str, device: Device) -> None:
+    """0 values differ from quantize and convolution. Each epilogue meets one tile a case."""
+    every = EVERYTHING or not after
     for setting in op_graphs.settings_for(CONV, index):
         if setting.mode == "overflow" and "curve" in after:
             continue
@@ -92,11 +91,7 @@ def test_every_kernel(index: int, after: str, device: Device, request: pytest.Fi
         np.testing.assert_array_equal(reference.run(fused, inputs)[fused.outputs[0]], expected)
         for place, (name, plan) in enumerate(harness.plans(fused, index)):
             turn = place + index + len(after)
-            tile = "direct" not in name
-            other = tile and (
-                (not every and turn % len(gemm.TILES)) or (harness.sampled(device) and (place + index) % 3)
-            )
-            if left_out or other:
+            if not every and "direct" not in name and turn % len(gemm.TILES):
                 continue
             (found,) = harness.run_poisoned(fused, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")

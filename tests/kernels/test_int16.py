@@ -12,6 +12,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from tests import harness, int16_graphs
+from tests.sample import EVERYTHING
 
 EVERY = 6
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""
@@ -51,7 +52,7 @@ def test_kernels(name: str, index: int, device: Device) -> None:
     ]
     turn = list(GRAPHS).index(name)
     for place, (_, (what, plan)) in enumerate(by_kernel):
-        if place == len(by_kernel) - 1 or (place + turn) % (EVERY * (3 if harness.sampled(device) else 1)) == 0:
+        if place == len(by_kernel) - 1 or (place + turn) % EVERY == 0 or EVERYTHING:
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=what)
 

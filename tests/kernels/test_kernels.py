@@ -18,8 +18,9 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.wgsl_definitions import definitions
 from q8ta_wgpu.runtime.device import Device
-from tests import attention_graphs, epilogue_graphs, harness, op_graphs
+from tests import attention_graphs, epilogue_graphs, harness, op_graphs, sample
 from tests.kernels import test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
@@ -43,31 +44,41 @@ def test_every_operator_has_cases() -> None:
 
 
 def test_every_kernel_runs_a_case() -> None:
-    """Each kernel of each operator is chosen by `harness.plans` for some case, so that the tests below run it.
+    """Each kernel of each operator is chosen by `harness.sampled_plans` for some case, so that the tests below run it.
 
-    Those for matrix units are compiled by test_wgsl.py.
+    Those for matrix units are compiled by test_wgsl.py; test_int16.py runs those of int16.
     """
-    targets = (BASELINE, SOFTWARE, harness.UNITS)
-    found = (
-        *(g for g, _, _ in harness.graphs()),
-        *test_image.graphs(),
-        *test_chains.graphs(),
-        *attention_graphs.fused_graphs(),
-    )
-    made = [graph for graph in found if len(graph.nodes) == 1]
-    reached = {
-        id(plan.steps[0].variant.kernel)
-        for graph in made
-        for turn in (0, 1)
-        for _, plan in harness.plans(graph, turn, targets)
-    }
+    others = (*test_image.graphs(), *test_chains.graphs(), *attention_graphs.fused_graphs())
+    reached = set[int]()
+    for graph, index in (*((g, i) for g, i, epilogue in harness.graphs() if not epilogue), *((g, 0) for g in others)):
+        if len(graph.nodes) != 1:
+            continue
+        reached |= {id(plan.steps[0].variant.kernel) for _, plan in harness.sampled_plans(graph, index)}
+        for _, plan in harness.plans(graph, index, (harness.UNITS,)):
+            (step,) = plan.steps
+            if not any(step.variant.kernel.runs(step.call, target) for target in (BASELINE, SOFTWARE)):
+                reached.add(id(step.variant.kernel))
     missing = [
         kernel.name
         for op in OPS.values()
         for kernel in op.kernels
-        if id(kernel) not in reached and op.name not in PARTIAL
+        if id(kernel) not in reached and op.name not in PARTIAL and not op.name.startswith("q16ta_")
     ]
     assert missing == []
+
+
+def test_sampled_backends_meet_every_family() -> None:
+    """Of the kernels that Vulkan runs, OpenGL and SwiftShader run at least one with each WGSL file that has a main."""
+    mains = {definition.file for definition in definitions()["main"]}
+    whole, sampled = set[str](), set[str]()
+    for graph, index, epilogue in harness.graphs():
+        if epilogue or len(graph.nodes) != 1:
+            continue
+        for _, plan in harness.sampled_plans(graph, index, vulkan=False):
+            found = mains & {*plan.steps[0].variant.kernel.linked(plan.steps[0].call)[0]}
+            whole |= found
+            sampled |= found if index % sample.IN_EIGHT == 0 else set()
+    assert whole - sampled == set()
 
 
 @pytest.mark.parametrize(("op", "index"), CASES, ids=_id)
@@ -75,7 +86,7 @@ def test_single(op: Op, index: int, device: Device) -> None:
     """Operators on float32 values, across the border to int8 and on int8 values alone against their reference."""
     graph, inputs = op_graphs.single_graph(op, op.cases[index])
     expected = reference.run(graph, inputs)["y"]
-    for name, plan in harness.plans_or_none(graph, index):
+    for name, plan in harness.plans_or_none(graph, index, device):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
         harness.assert_close(op, found, expected, name)
 
@@ -89,7 +100,7 @@ def test_integers(op: Op, index: int, device: Device) -> None:
     """Operators on int32: 0 mismatches, unless they make floats of them."""
     graph, inputs = op_graphs.integer_graph(op, op.cases[index])
     expected = reference.run(graph, inputs)["y"]
-    for name, plan in harness.plans_or_none(graph, index):
+    for name, plan in harness.plans_or_none(graph, index, device):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, op.tolerance if op.name == "to_float32" else 0, err_msg=name)
@@ -103,7 +114,7 @@ def test_steps(op: Op, index: int, device: Device) -> None:
     """Operators of floats that read int8 as it is stored, too: 0 mismatches."""
     graph, inputs = op_graphs.int8_only_graph(op, op.cases[index])
     expected = reference.run(graph, inputs)["y"]
-    for name, plan in harness.plans_or_none(graph, index):
+    for name, plan in harness.plans_or_none(graph, index, device):
         (found,) = harness.run_poisoned(graph, inputs, plan, device)
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
@@ -112,8 +123,7 @@ def test_steps(op: Op, index: int, device: Device) -> None:
 def test_int8(op: Op, index: int, device: Device) -> None:
     """dequantize -> operator -> quantize, fused, on every kernel: 0 mismatches.
 
-    Vulkan runs every kernel with every case; OpenGL, whose driver compiles slowest and from the same WGSL, the general
-    kernels with every case and each other kernel with a third of its cases; so does SwiftShader with its cases.
+    The first case meets every layout, the others one each.
     """
     for setting in op_graphs.settings_for(op, index):
         graph, inputs = op_graphs.int8_graph(op, op.cases[index], setting)
@@ -125,9 +135,7 @@ def test_int8(op: Op, index: int, device: Device) -> None:
         if not graph.nodes:
             np.testing.assert_array_equal(inputs[graph.outputs[0]], expected)
             continue
-        for name, plan in harness.plans_or_none(graph, index):
-            if plan is not None and harness.sampled(device) and not _taken(plan.steps[0], index, 3):
-                continue
+        for name, plan in harness.plans_or_none(graph, index, device):
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             mismatches = int((found != expected).sum())
             assert mismatches == 0, f"{name}, {setting}: {mismatches} of {expected.size} differ"
@@ -136,19 +144,16 @@ def test_int8(op: Op, index: int, device: Device) -> None:
 WEIGHTED = [(op, i) for op, i in CASES if isinstance(op.int8, WeightedSum)]
 
 
-WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in epilogue_graphs.epilogues_of(i)]
+WITH_EPILOGUE = [(op, i, after) for op, i in WEIGHTED for after in epilogue_graphs.epilogues_of(op, i)]
 
 
 @pytest.mark.parametrize(("op", "index", "epilogue"), WITH_EPILOGUE, ids=_id)
-def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: pytest.FixtureRequest) -> None:
+def test_epilogues(op: Op, index: int, epilogue: str, device: Device) -> None:
     """What follows a weighted sum in its dispatch: 0 mismatches.
 
-    A kernel is linked from a body and an epilogue that know nothing of each other, so not every pair is compiled with
-    every case: general kernels take a third of the pairs, the others a twelfth, in turn over cases and epilogues, so
-    that each kernel meets several epilogues and each operator all of them (on OpenGL a fifth and a twentieth);
-    `--every-pair` takes them all.
+    A kernel is linked from a body and an epilogue that know nothing of each other, so that of a case's kernels each
+    epilogue meets one in twelve, in turn.
     """
-    every = request.config.getoption("--every-pair")
     for setting in op_graphs.settings_for(op, index):
         if setting.mode == "overflow" and "curve" in epilogue:
             continue  # an activation 2^30 steps tall has no curve: it stays in float32
@@ -158,29 +163,15 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device, request: p
         assert (node.op, harness.stages_of(node)) == (f"q8ta_{op.name}", expected_stages), graph.notes
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         for name, plan in harness.plans(graph, index):
-            if not every and not _paired(plan.steps[0], index + epilogue_graphs.EPILOGUES.index(epilogue), device):
+            if not harness.taken(plan.steps[0], index + epilogue_graphs.EPILOGUES.index(epilogue), 12):
                 continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")
 
 
-def _paired(step: Step, turn: int, device: Device) -> bool:
-    general, other = (5, 20) if harness.sampled(device) else (3, 12)
-    return _taken(step, turn, other, general)
-
-
-def _taken(step: Step, turn: int, every: int, every_general: int = 1) -> bool:
-    """Whether the turn of a kernel comes: one of `every` turns, for general kernels one of `every_general`."""
-    kernels = OPS[step.node.op].kernels
-    place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
-    general = place == len(kernels) - 1 or step.variant.kernel.name.endswith((".dw", "gemv"))
-    return (place + turn) % (every_general if general else every) == 0
-
-
 @pytest.mark.parametrize(("op", "index"), WEIGHTED, ids=_id)
 def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     """As for a device whose packed dot product is the slower one: 0 mismatches, and no packed one in the shader."""
-    every = 12 if harness.sampled(device) else 4
     graph, inputs = op_graphs.int8_graph(op, op.cases[index], op_graphs.SETTINGS[index % len(op_graphs.SETTINGS)])
     expected, target = (
         reference.run(graph, inputs)[graph.outputs[0]],
@@ -188,7 +179,7 @@ def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     )
     for name, plan in harness.plans(graph, index):
         step = plan.steps[0]
-        if "dot" not in step.variant.kernel.linked(step.call)[0] or not _taken(step, index, every):
+        if "dot" not in step.variant.kernel.linked(step.call)[0] or not harness.taken(step, index, 8):
             continue
         assert "dot4I8Packed" not in build(graph, target, plan).shaders[0]
         (found,) = harness.run_poisoned(graph, inputs, plan, device, target)

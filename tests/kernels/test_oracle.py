@@ -69,7 +69,7 @@ def test_epilogues(op: Op, epilogue: str) -> None:
     """What follows a weighted sum in its dispatch, with the int8 values between that the graph stores."""
     tie = oracle.JOINED if "residual" in epilogue else oracle.BENT if "curve" in epilogue else oracle.TIE
     for index, case in enumerate(op.cases):
-        if epilogue not in epilogue_graphs.epilogues_of(index):
+        if epilogue not in epilogue_graphs.epilogues_of(op, index):
             continue
         for setting in op_graphs.settings_for(op, index):
             if setting.mode == "overflow" and "curve" in epilogue:

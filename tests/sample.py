@@ -1,0 +1,39 @@
+"""What part of the tests runs. `make test` meets a sample, in minutes; `make test-all` everything."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+EVERYTHING = os.environ.get("Q8TA_TEST_EVERYTHING", "") not in ("", "0")
+"""Whether nothing is left out."""
+
+SAMPLED = ("opengl", "swiftshader")
+"""Backends that meet a part of what Vulkan meets: the same WGSL goes through the same LLVM, or through Tint, which
+meets every module in tests/kernels/test_wgsl.py."""
+
+IN_EIGHT = 8
+"""Of the tests of a file, and of each operator in it, these backends meet the first and every eighth of the others."""
+
+
+def in_turn(found: Sequence[T], turn: int, every: int) -> list[T]:
+    """One of so many, beginning with the one whose turn it is; all of them where nothing is left out."""
+    return list(found) if EVERYTHING else list(found[-turn % every :: every])
+
+
+def of_sampled_backends(items: Iterable[Any]) -> list[Any]:
+    """The tests without those that a sampled backend leaves out. Items are pytest's."""
+    met = Counter[tuple[object, ...]]()
+    kept = []
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        op = getattr(params.get("op"), "name", None)
+        key = (item.path, params.get("device"), op and (item.originalname, op))
+        if EVERYTHING or params.get("device") not in SAMPLED or met[key] % IN_EIGHT == 0:
+            kept.append(item)
+        met[key] += 1
+    return kept
