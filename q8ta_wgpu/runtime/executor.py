@@ -213,6 +213,14 @@ class Executor:
                 raise
         return Run(self, staging, read)
 
+    def submit_beside(self, fills: Sequence[transfer.Fill], read: Reader) -> Run:
+        """As `submit`, a run that is no call: it begins with the initial states, and leaves states as they were."""
+        with self.device.lock, wgpu_errors(f"{self.device.name} could not run the program"):
+            self.check_open()
+            with self._states.preserved():
+                self._states.reset()
+                return self.submit(fills, read)
+
     def _compile_in_sight(self) -> None:
         """Before the first run on a software adapter, runs every dispatch by itself with a progress bar, if one is
         visible. These adapters compile a kernel when it first runs, which may take seconds. Inputs must be uploaded

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import INT8X4, Array
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.runtime.reused import Reused
 from q8ta_wgpu.session import inputs
@@ -81,6 +84,19 @@ class Runner:
             values = self.state.run(self._model.graph, stored)
         # Copies: a value may be a constant, or the caller's own array.
         return Computed([values[name].copy() for name in self._model.graph.results])
+
+    def warm_up(self) -> None:
+        """Runs the model once on zeros, as `Session.warm_up`."""
+        graph = self._model.graph
+        arrays = {name: np.zeros(t.shape, t.array_dtype) for name, t in self._model.inputs.items()}
+        with self.staying_open():
+            if self.executor is not None:
+                run = self.executor.submit_beside(inputs.fills(self.opened.program.inputs, arrays), self._output)
+        if self.executor is not None:
+            run.result()
+            return
+        stored = {name: graph.stored(name, array) for name, array in arrays.items()}
+        reference.run(graph, {**stored, **reference.initial_states(graph)})
 
     def _output(self, number: int, words: Array) -> Array:
         """The array of an output's words."""

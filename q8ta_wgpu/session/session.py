@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from q8ta_wgpu.errors import InputError, check_switch, shown
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.layout import Shape
@@ -272,13 +270,9 @@ class Session:
 
     def warm_up(self) -> None:
         """Runs the model once on zeros, so that the next call does not pay for what drivers, caches and clocks do at
-        the first run. States do not change. Raises DeviceError if the device fails."""
-        before = dict(self.state)
-        self.reset()
-        try:
-            self(*(np.zeros(t.shape, t.array_dtype) for t in self.model.inputs.values()))
-        finally:
-            self._runner.state.update(before)
+        the first run. States do not change, and calls of other threads go on from theirs. Raises DeviceError if the
+        device fails."""
+        self._runner.warm_up()
 
     def close(self) -> None:
         """Frees device memory; further calls raise InputError. Closing twice is harmless."""

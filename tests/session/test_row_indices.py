@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.runtime import engines
@@ -247,7 +248,7 @@ def test_a_warm_up_that_fails_leaves_states_as_they_were(monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "__call__", interrupted)
+        patched.setattr(reference, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.warm_up()
     same(list(saved(session).values()), list(before.values()))

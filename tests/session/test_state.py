@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,25 @@ def test_calls_of_several_threads_follow_each_other(vulkan: Device) -> None:
         numbers = sorted(int(y["before"][0]) for y in pool.map(lambda _: session(x), range(40)))
     assert numbers == list(range(40))
     assert session.state["calls"] == 40
+
+
+@pytest.mark.parametrize("where", ["reference", "device"])
+def test_calls_go_on_while_other_threads_warm_up(where: str, vulkan: Device) -> None:
+    """Warming up set states back to what they were before it: calls that were made meanwhile were lost."""
+    session = Session(compiled("counted"), vulkan if where == "device" else "reference")
+    (x,), done = next(calls("counted", 0, 1)), threading.Event()
+
+    def warm_up() -> None:
+        while not done.is_set():
+            session.warm_up()
+
+    with ThreadPoolExecutor(2) as pool:
+        warming = [pool.submit(warm_up) for _ in range(2)]
+        numbers = [int(session(x)["before"][0]) for _ in range(40)]
+        done.set()
+        for each in warming:
+            each.result()
+    assert numbers == list(range(40))
 
 
 def test_a_cancelled_or_interrupted_call_was_a_call(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
