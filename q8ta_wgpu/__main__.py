@@ -97,6 +97,9 @@ def parser() -> argparse.ArgumentParser:
     imported.add_argument(
         "--size", action="append", default=[], metavar="NAME=N", help="of an open dimension: N, or LEAST:LARGEST"
     )
+    imported.add_argument(
+        "--constant", action="append", default=[], metavar="NAME=N", help="of an input that is always the same number"
+    )
 
     shown = command(show, "print or draw a model's graph, layouts and program")
     shown.add_argument("file", metavar="FILE")

@@ -66,6 +66,7 @@ def quantize(
     calibration: Iterable[Any] = (),
     *,
     sizes: Mapping[str, int | tuple[int, ...]] | None = None,
+    constants: Mapping[str, Any] | None = None,
     residual: str = "int16",
     skip: Sequence[str] = (),
     fit_weights: bool = True,
@@ -110,8 +111,8 @@ def quantize(
             that arrive. The module is traced at three or more sizes. If it has tables made for a size, such as
             positions or a causal mask, the example's size is the largest. With `Dim.AUTO` and `Dim.DYNAMIC`, dimensions
             that are equal in the example stay equal.
-        of_file: of an ONNX file `sizes`, `residual`, `skip`, `fit_weights` and `precision`, which modules have in
-            their quantizer.
+        of_file: of an ONNX file `sizes`, `constants`, `residual`, `skip`, `fit_weights` and `precision`; modules have
+            most of these in their quantizer.
 
     Returns:
         An exported program with quantize and dequantize nodes and int8 weights, for `compile`.

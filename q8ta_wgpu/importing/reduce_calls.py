@@ -71,7 +71,7 @@ def _import_rank(count: Callable[[Mapping[str, Any]], int], largest: str) -> Any
 def _onnx_topk(b: Builder, args: Mapping[str, Any]) -> list[str]:
     """ONNX's TopK. The result is always sorted."""
     x, rank = args["inputs"][0], len(b.type(args["inputs"][0]).shape)
-    count = int(onnx_calls.number(b, args["inputs"][1], "k") or 0)
+    (count,) = onnx_calls.integers(b, args, 1, "k") or [0]
     dim, extent = onnx_calls.axis(b, args, rank), b.type(x).shape[onnx_calls.axis(b, args, rank)]
     if not 1 <= count <= extent:
         raise b.refuse(f"it takes 1 to {extent} elements, found {count}")

@@ -76,7 +76,7 @@ def resize(b: Builder, args: Mapping[str, Any]) -> str:
     if args.get("antialias") or args.get("exclude_outside"):
         raise b.refuse("antialias and exclude_outside are not supported")
     rule = args.get("coordinate_transformation_mode") or "half_pixel"
-    if args["operator"] == "Upsample":
+    if _is_old(args):
         rule = "asymmetric"
     changed = [(d, s, n) for d, s, n in zip(axes, scales, sizes, strict=True) if n != shape[d] or s != 1]
     if mode == "linear" and rule in _CORNERS and changed and {d for d, _, _ in changed} <= {2, 3} and len(shape) == 4:
@@ -106,6 +106,11 @@ def resize(b: Builder, args: Mapping[str, Any]) -> str:
 
 _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}
 """The coordinate transformations that upsample_bilinear has, and their align_corners."""
+
+
+def _is_old(args: Mapping[str, Any]) -> bool:
+    """Whether a call is of the time before coordinate transformations: Upsample, and Resize of opset 10."""
+    return args["operator"] == "Upsample" or int(args["opset"]) < 11
 
 
 def _factors(
@@ -154,7 +159,7 @@ def _positions(b: Builder, rule: str, old: int, new: int, scale: float) -> Array
 
 def _nearest(at: Array, args: Mapping[str, Any], count: int) -> Array:
     """The indices of the elements that are nearest to these positions, by the call's nearest_mode."""
-    match "floor" if args["operator"] == "Upsample" else args.get("nearest_mode"):
+    match "floor" if _is_old(args) else args.get("nearest_mode"):
         case "floor":
             at = np.floor(at)
         case "ceil":

@@ -114,11 +114,15 @@ def rsub(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def onnx_clip(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's Clip. Without bounds the result is its operand. Refuses bounds that are no constants."""
-    x, *inputs = args["inputs"]
+    """ONNX's Clip. Without bounds the result is its operand."""
+    x, *ends = (*args["inputs"], None, None)[:3]
+    if any(end is not None and b.array(end) is None for end in ends):
+        for name, end in zip(("maximum", "minimum"), ends, strict=True):
+            x = x if end is None else b.aten(f"aten.{name}.default", {"self": x, "other": end})
+        return str(x)
     low, high = (
-        args[name] if name in args else onnx_calls.number(b, bound, name)
-        for name, bound in zip(("min", "max"), (*inputs, None, None), strict=False)
+        args[name] if name in args else onnx_calls.number(b, end, name)
+        for name, end in zip(("min", "max"), ends, strict=True)
     )
     if low is None and high is None:
         return str(x)

@@ -142,7 +142,11 @@ class Dynamic:
             low, high = self.symbols[symbol]
             what = f"dimension {dim} of input {name} is {size!r}"
             if rest or not low <= value <= high:
-                return f"{what} with {symbol} from {low} to {high}, found {shapes[name][dim]}{_OTHER_ENDS}"
+                least, next_, most = (int(size.at({symbol: n})) for n in (low, low + 1, high))
+                ends = f"{what} with {symbol} from {low} to {high}"
+                if next_ - least > 1:
+                    ends = f"dimension {dim} of input {name} goes from {least} to {most} in steps of {next_ - least}"
+                return f"{ends}, found {shapes[name][dim]}{_OTHER_ENDS}"
             if found.setdefault(symbol, value) != value:
                 return f"{what} and {symbol} is {found[symbol]} elsewhere, found {shapes[name][dim]}"
         return found

@@ -18,10 +18,11 @@ class Computed:
     Args:
         file: its path or bytes, which have been read without an error before.
         names: the values to compute: the graph's names, with their names in the file.
+        constants: arrays in place of some of the file's inputs.
     """
 
-    def __init__(self, file: File, names: Mapping[str, str]) -> None:
-        self.names = names
+    def __init__(self, file: File, names: Mapping[str, str], constants: Mapping[str, Array]) -> None:
+        self.names, self._constants = names, constants
         self._session = self._opened(file) if names else None
 
     def _opened(self, file: File) -> Any:
@@ -51,12 +52,13 @@ class Computed:
         if self._session is None:
             return {}
         kinds = {port.name: _DTYPES.get(port.type) for port in self._session.get_inputs()}
-        if set(kinds) != set(inputs) or None in kinds.values():
+        given = {**inputs, **self._constants}
+        if set(kinds) != set(given) or None in kinds.values():
             return {}
         names = list(self.names)
         try:
             found = self._session.run(
-                [self.names[name] for name in names], {n: x.astype(kinds[n]) for n, x in inputs.items()}
+                [self.names[name] for name in names], {n: x.astype(kinds[n]) for n, x in given.items()}
             )
         except Exception:  # as above
             return {}

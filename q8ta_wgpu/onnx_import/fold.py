@@ -4,7 +4,7 @@ onnx."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,21 +88,30 @@ _COUNTS: dict[str, Count] = {
 """Operators that are computed here, with an upper bound of their work in elements."""
 
 
-def _elements(arrays: Sequence[Array], axis: int) -> Array:
+def _elements(node: onnx.NodeProto, arrays: Sequence[Array]) -> Array:
     """GatherElements. The package's own implementation loops up to indices, even if they are out of range."""
-    data, index = arrays
-    try:
-        within = tuple(slice(None if d == axis % data.ndim else n) for d, n in enumerate(index.shape))
-        return np.take_along_axis(data[within], index, axis)
-    except (ValueError, IndexError, ZeroDivisionError) as error:
-        raise RefusedError(f"its constant cannot be computed: {error}") from error
+    (data, index), axis = arrays, next((a.i for a in node.attribute if a.name == "axis"), 0)
+    within = tuple(slice(None if d == axis % data.ndim else n) for d, n in enumerate(index.shape))
+    return np.take_along_axis(data[within], index, axis)
+
+
+def _unsqueezed(node: onnx.NodeProto, arrays: Sequence[Array]) -> Array:
+    """Unsqueeze. The package's own implementation of old opsets takes axes in ascending order alone."""
+    axes = arrays[1].reshape(-1) if len(arrays) > 1 else next(a.ints for a in node.attribute if a.name == "axes")
+    return np.expand_dims(arrays[0], tuple(int(axis) for axis in axes))
+
+
+_OWN: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], Array]] = {
+    "GatherElements": _elements,
+    "Unsqueeze": _unsqueezed,
+}
 
 
 class Folder:
     """Computes nodes of constants, within a limit of work."""
 
-    def __init__(self, opsets: dict[str, int]) -> None:
-        self.opsets = opsets
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self.made = 0
 
     def takes(self, node: onnx.NodeProto) -> bool:
@@ -116,7 +125,7 @@ class Folder:
         if outputs != len(node.output):
             raise RefusedError(f"its num_outputs is {outputs}, and it has {len(node.output)}")
         try:
-            count = _COUNTS[node.op_type](operands)
+            count = _COUNTS[node.op_type]([*operands, *(np.array(a.ints) for a in node.attribute if a.name == "pads")])
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
         self.made += count
@@ -124,15 +133,20 @@ class Folder:
             raise RefusedError(
                 f"it computes a constant of {count} elements, or takes as long: {MOST_ELEMENTS} at most are computed"
             )
-        if node.op_type == "GatherElements":
-            return [_elements(operands, next((a.i for a in node.attribute if a.name == "axis"), 0))]
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
         copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
         copy.output.extend(f"y{i}" for i in range(len(node.output)))
         feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
+        graph = onnx.GraphProto(node=[copy], name=node.op_type)
+        graph.input.extend(onnx.ValueInfoProto(name=name) for name in feeds)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in copy.output)
+        # A whole model, since of a node alone the evaluator ignores the opset.
+        model = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._opsets, graph=graph)
         try:
+            if node.op_type in _OWN:
+                return [_OWN[node.op_type](node, operands)]
             with np.errstate(all="ignore"):
-                found: Any = ReferenceEvaluator(copy, opsets=self.opsets).run(None, feeds)
+                found: Any = ReferenceEvaluator(model).run(None, feeds)
         except Exception as error:  # whatever the library meets in operands that do not fit
             raise RefusedError(f"its constant cannot be computed: {shown(str(error))}") from error
         return [np.asarray(array, order="C") for array in found]

@@ -10,13 +10,14 @@ from typing import Any
 
 from q8ta_wgpu import hub
 from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, shown
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.ir.size import MOST, Dynamic, Size, Terms, traced_points
 from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.quantization.float_program import FloatProgram
+from q8ta_wgpu.session.inputs import as_array
 
 File = str | os.PathLike[str] | bytes | bytearray
 """A path of a file, or its bytes."""
@@ -26,7 +27,10 @@ FILES = (str, os.PathLike, bytes, bytearray)
 
 
 def from_onnx(
-    source: File, sizes: Mapping[str, int | tuple[int, ...]] | None = None, revision: str | None = None
+    source: File,
+    sizes: Mapping[str, int | tuple[int, ...]] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    revision: str | None = None,
 ) -> Model:
     """Reads a quantized ONNX network: QDQ, QOperator, or dynamic (DynamicQuantizeLinear). Needs no torch.
 
@@ -37,9 +41,12 @@ def from_onnx(
     Args:
         source: the path of an .onnx file, its bytes, or its address on the Hugging Face Hub,
             `hf://owner/name/net.onnx`. External data is read only from the file's own folder.
-        sizes: the size of each dimension that the file leaves open, by its name; without a name by the input and the
-            index of the dimension, "input.0". A pair (smallest, largest), or with a step (smallest, largest, step),
-            makes a model for all sizes in that range. At most three sizes may be ranges.
+        sizes: the size of each dimension that the file leaves open, by its name. One without a name is called by its
+            input and its position, "input.0"; so may be one of several that have one name. A pair (smallest, largest),
+            or with a step (smallest, largest, step), makes a model for all sizes in that range. At most three sizes may
+            be ranges.
+        constants: arrays or numbers by the names of inputs that are always the same, `{"sr": 16000}`. The model has no
+            such inputs; branches of the file that depend on them are chosen.
         revision: of a file on the Hub, the branch, tag or commit; None for the main branch.
 
     Returns:
@@ -49,9 +56,9 @@ def from_onnx(
         UnsupportedError: the package onnx is missing, `source` is no ONNX file, or contains nodes that cannot be
             imported (all are named), or that do not allow ranges of sizes.
         InputError: `source` is neither a path nor bytes, there is no such file, it cannot be had from the Hub, or
-            `sizes` are invalid.
+            `sizes` or `constants` are invalid.
     """
-    found = Sizes(local(source, revision), sizes)
+    found = Sizes(local(source, revision), sizes, constants)
     for program in found.programs:
         if not any(node.op in ("quantize", "dequantize") for node in program.graph.nodes):
             program.graph.notes.append("the file holds no quantized values: quantize it first")
@@ -85,9 +92,10 @@ class Sizes:
         programs: the imported program at each point, the largest sizes first.
         points: a value for each size that is a range; with a step its index in the range, from 1 on.
         ranges: the smallest and the largest of these values.
+        constants: arrays in place of inputs.
     """
 
-    def __init__(self, source: File, sizes: object) -> None:
+    def __init__(self, source: File, sizes: object, constants: object = None) -> None:
         """Raises as `from_onnx` does."""
         try:
             from q8ta_wgpu.onnx_import.onnx_importer import import_program
@@ -95,8 +103,9 @@ class Sizes:
         except ModuleNotFoundError as error:
             raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
         values, data = _checked(sizes), read(source)
+        self.constants = _arrays(constants)
         largest = {name: numbers[-1] for name, numbers in values.items()}
-        first = import_program(data, largest)
+        first = import_program(data, largest, self.constants)
         named = set(first.open.values())
         if unknown := sorted(values.keys() - named):
             there = f"these open: {', '.join(sorted(named))}" if named else "none open: leave them out"
@@ -111,7 +120,7 @@ class Sizes:
             for name, found in steps.items()
         }
         others = [
-            import_program(data, {**largest, **{name: int(Size(terms[name], point)) for name in terms}})
+            import_program(data, {**largest, **{name: int(Size(terms[name], point)) for name in terms}}, self.constants)
             for point in self.points[1:]
         ]
         self.programs: list[FloatProgram] = [each.program for each in (first, *others)]
@@ -151,6 +160,14 @@ def _checked(sizes: object) -> dict[str, range]:
     if len(ranges := [name for name, numbers in ranges_by_name.items() if len(numbers) > 1]) > MOST:
         raise InputError(f"at most {MOST} sizes may be ranges, found {len(ranges)}: {shown(', '.join(ranges))}")
     return ranges_by_name
+
+
+def _arrays(constants: object) -> dict[str, Array]:
+    """Arrays by name. Raises InputError."""
+    found = {} if constants is None else constants
+    if not isinstance(found, Mapping):
+        raise InputError(f'constants must be arrays by name, such as {{"sr": 16000}}, found {shown(constants)}')
+    return {str(name): as_array(str(name), value, "constant") for name, value in found.items()}
 
 
 def _range(size: Any) -> range:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.errors import UnsupportedError, shown
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, TensorType
+from q8ta_wgpu.errors import InputError, UnsupportedError, shown
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT32, UINT8, Array, TensorType
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.onnx_import import onnx_nodes
 from q8ta_wgpu.onnx_import.onnx_builder import STORED
@@ -34,15 +35,36 @@ class Imported:
     open: Mapping[tuple[str, int], str]
 
 
-def import_program(program: Program, sizes: Mapping[str, int]) -> Imported:
-    """Imports a program at these sizes of the dimensions that it leaves open.
+def import_program(program: Program, sizes: Mapping[str, int], constants: Mapping[str, Array]) -> Imported:
+    """Imports a program at these sizes of the dimensions that it leaves open, with these arrays as some of its inputs.
 
     Raises:
+        InputError: a constant does not fit the input of its name, or there is none.
         UnsupportedError: names every node that cannot be imported, equal causes on one line; or an input.
     """
-    importer = _Importer(program, sizes)
+    importer = _Importer(program, sizes, constants)
     found, structure = importer.run()
     return Imported(found, structure, importer.open)
+
+
+def _constant(port: onnx.ValueInfoProto, value: Array) -> Array:
+    """An array that takes the place of an input, in the input's dtype. Raises InputError if it does not fit."""
+    name, tensor = shown(port.name), port.type.tensor_type
+    if port.type.WhichOneof("value") != "tensor_type" or tensor.elem_type not in (TensorProto.FLOAT, *RESULTS):
+        raise InputError(f"input {name} cannot be a constant: it is no tensor of float32, integers or bools")
+    dims = [dim.dim_value for dim in tensor.shape.dim] if tensor.HasField("shape") else list(value.shape)
+    if value.size == 1 and all(n in (0, 1) for n in dims):
+        value = value.reshape([1] * len(dims))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if value.dtype.kind not in "fiub":
+        raise InputError(f"the constant for input {name} must be {dtype}, found {shown(str(value))}")
+    with np.errstate(all="ignore"):
+        found = value.astype(dtype)
+    if value.ndim != len(dims) or any(n and n != m for n, m in zip(dims, value.shape, strict=True)):
+        raise InputError(f"the constant for input {name} must have the shape {tuple(dims)}, found {value.shape}")
+    if dtype.kind != "f" and not np.array_equal(found, value):
+        raise InputError(f"the constant for input {name} must be {dtype}, found {shown(str(value))}")
+    return found
 
 
 class _Importer(Walk):
@@ -52,21 +74,32 @@ class _Importer(Walk):
         open: the names of sizes that the file leaves open, by input and dimension.
     """
 
-    def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
+    def __init__(self, program: Program, sizes: Mapping[str, int], constants: Mapping[str, Array]) -> None:
         super().__init__(program)
-        self.sizes = sizes
+        self.sizes, self.given = sizes, constants
         self.open: dict[tuple[str, int], str] = {}
 
     def run(self) -> tuple[FloatProgram, Structure]:
         scope, graph = Scope(), self.program.graph
         for name, array in self.program.constants.items():
             self.define(scope, name, self.raw_constant(array, name), onnx_nodes.dtype_of(array))
-        for port in graph.input:
-            if port.name not in self.program.constants:
-                self._input(scope, port)
+        ports = [port for port in graph.input if port.name not in self.program.constants]
+        if unknown := sorted(self.given.keys() - {port.name for port in ports}):
+            raise InputError(
+                f"constants name {shown(unknown[0])}, which is no input of the file: it has "
+                f"{', '.join(shown(port.name) for port in ports)}"
+            )
+        for port in ports:
+            if port.name in self.given:
+                array = _constant(port, self.given[port.name])
+                self.define(scope, port.name, self.raw_constant(array, port.name), onnx_nodes.dtype_of(array))
+        ports = [port for port in ports if port.name not in self.given]
+        self._check_sizes(ports)
+        for port in ports:
+            self._input(scope, port)
         self.note_rest()
         self.walk(graph.node, scope)
-        self.check()
+        self.check(scope)
         structure = self._outputs(scope, [port.name for port in graph.output])
         self.note_rest()
         return self.found, structure
@@ -115,15 +148,36 @@ class _Importer(Walk):
     def _size(self, name: str, index: int, dim: onnx.TensorShapeProto.Dimension) -> int:
         if dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0:
             return int(dim.dim_value)
-        key = dim.dim_param or f"{name}.{index}"
-        self.open[name, index] = key
-        if key not in self.sizes:
-            raise UnsupportedError(
-                f"dimension {index} of input {shown(name)} is of any size: give one, sizes={{{shown(key)}: 1}} or "
-                f"--size {shown(f'{key}=1')}, or the least and the largest, sizes={{{shown(key)}: (1, 64)}} or "
-                f"--size {shown(f'{key}=1:64')}"
-            )
+        self.open[name, index] = key = self._key(name, index, dim)
         return self.sizes[key]
+
+    def _key(self, name: str, index: int, dim: onnx.TensorShapeProto.Dimension) -> str:
+        """What `sizes` calls a dimension: its place if that is given, as of two that the file gives one name, else its
+        name."""
+        place = f"{name}.{index}"
+        return place if place in self.sizes else str(dim.dim_param) or place
+
+    def _check_sizes(self, ports: Sequence[onnx.ValueInfoProto]) -> None:
+        """Raises UnsupportedError if sizes are missing; names all of them."""
+        missing: dict[str, list[str]] = {}
+        for port in ports:
+            for index, dim in enumerate(port.type.tensor_type.shape.dim):
+                known = dim.WhichOneof("value") == "dim_value" and dim.dim_value > 0
+                key = "" if known else self._key(port.name, index, dim)
+                if key and key not in self.sizes:
+                    missing.setdefault(key, []).append(f"dimension {index} of input {shown(port.name)}")
+        if not missing:
+            return
+        places = "; ".join(f"{shown(key)} is {' and '.join(at)}" for key, at in missing.items())
+        one, least = (", ".join(f"{shown(key)}: {size}" for key in missing) for size in ("1", "(1, 64)"))
+        twice = next(((key, at) for key, at in missing.items() if len(at) > 1), None)
+        place = twice and f"{twice[1][0].split()[-1][1:-1]}.{twice[1][0].split()[1]}"
+        alone = f". One of those of one name alone is called by its place, {shown(place)}" if place else ""
+        flags = " ".join(f"--size {shown(f'{key}=1')}" for key in missing)
+        raise UnsupportedError(
+            f"the file leaves sizes open: {places}. Give each a size, sizes={{{one}}} or {flags}, or the least and the "
+            f"largest, sizes={{{least}}}{alone}"
+        )
 
     def _outputs(self, scope: Scope, names: Sequence[str]) -> Structure:
         if not names:

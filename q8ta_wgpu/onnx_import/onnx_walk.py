@@ -3,6 +3,7 @@ those for quantized operators."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, 
 from q8ta_wgpu.onnx_import.fold import Folder
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
 from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS, label
-from q8ta_wgpu.onnx_import.read import Program
+from q8ta_wgpu.onnx_import.read import Program, constants_of
 from q8ta_wgpu.onnx_import.special import SPECIAL
 from q8ta_wgpu.quantization.float_program import FloatProgram
 
@@ -38,10 +39,15 @@ DEEPEST = 8
 
 @dataclass
 class Scope:
-    """The names in an ONNX graph or function: the value of each, None if it could not be imported, and its dtype."""
+    """The names in an ONNX graph, function or branch: the value of each, None if it could not be imported, and its
+    dtype. A branch also sees the names around it."""
 
-    values: dict[str, str | None] = field(default_factory=dict)
-    dtypes: dict[str, int] = field(default_factory=dict)
+    values: ChainMap[str, str | None] = field(default_factory=ChainMap)
+    dtypes: ChainMap[str, int] = field(default_factory=ChainMap)
+
+    def within(self) -> Scope:
+        """The names in a branch."""
+        return Scope(self.values.new_child(), self.dtypes.new_child())
 
 
 class Walk(OnnxBuilder):
@@ -57,11 +63,12 @@ class Walk(OnnxBuilder):
         self.program = program
         self.problems: dict[tuple[str, str], list[str]] = {}
         self.found = FloatProgram(self.graph)
-        self._folder = Folder(dict(program.opsets))
+        self._folder = Folder(program.opsets)
+        self._sums: set[str] = set()  # sums of products of integers, which are float32 here
 
     def define(self, scope: Scope, name: str, value: str | None, dtype: int) -> None:
         """Defines a name of the file. Raises UnsupportedError if it is defined already."""
-        if name in scope.values:
+        if name in scope.values.maps[0]:
             raise UnsupportedError(f"the file has two values that are called {shown(name)}")
         scope.values[name], scope.dtypes[name] = value, dtype
 
@@ -70,9 +77,10 @@ class Walk(OnnxBuilder):
         for node in program:
             self._node(node, scope, depth)
 
-    def check(self) -> None:
-        """Raises UnsupportedError if there are problems."""
-        if self.problems:
+    def check(self, scope: Scope) -> None:
+        """Raises UnsupportedError if an output depends on a node that cannot be imported."""
+        missing = any(scope.values.get(port.name) is None for port in self.program.graph.output)
+        if missing and self.problems:
             lines = "\n".join(f"  {op} at {_places(at)}: {why}" for (op, why), at in self.problems.items())
             raise UnsupportedError(f"cannot import this program:\n{lines}\n{WAY_OUT}")
 
@@ -94,7 +102,8 @@ class Walk(OnnxBuilder):
         if known:
             self.source, self.hint = label(node), next(filter(None, node.output), node.op_type)
             try:
-                found = self._results(node, operands, dtypes, depth)
+                branches = onnx_nodes.full_name(node) == "If"
+                found = self._branch(node, scope, depth) if branches else self._results(node, operands, dtypes, depth)
             except (RefusedError, GraphError) as problem:
                 self._problem(node, str(problem))
             except Q8taError:
@@ -150,6 +159,8 @@ class Walk(OnnxBuilder):
             args = self._arguments(node, schema, attributes, operands)
             values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
             values = [values] if isinstance(values, str) else values
+            if name in ("MatMulInteger", "ConvInteger"):
+                self._sums.update(values)
             return [(v, self.made.get(v, t)) for v, t in zip(values, results, strict=False)]
         if name in ONNX:
             self._check_dtypes(name, dtypes, results)
@@ -162,6 +173,33 @@ class Walk(OnnxBuilder):
             values = self._noted(name, ONNX[name][1](self, args), results)
             return list(zip(values, results, strict=False))
         return self._function(node, schema, operands, dtypes, depth)
+
+    def _branch(self, node: onnx.NodeProto, scope: Scope, depth: int) -> list[tuple[str, int]]:
+        """The results of the branch that an If takes, which must follow from sizes and constants."""
+        value = scope.values[node.input[0]] if len(node.input) == 1 else None
+        condition = None if value is None else self.array(value)
+        branches = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
+        if condition is None or condition.size != 1 or {"then_branch", "else_branch"} - branches.keys():
+            raise RefusedError(
+                "its condition is computed while the network runs: where an input decides it that is always the same, "
+                'give it as a constant, constants={"NAME": 16000} or --constant NAME=16000'
+            )
+        if depth >= DEEPEST:
+            raise RefusedError(f"it is a branch of a branch, more than {DEEPEST} deep")
+        branch = branches["then_branch" if condition.any() else "else_branch"]
+        if len(branch.output) != len(node.output):
+            raise RefusedError(f"its branch gives {counted(len(branch.output), 'result')}, not {len(node.output)}")
+        inner = scope.within()
+        for name, array in constants_of(branch, self.program.folders).items():
+            self.define(inner, name, self.raw_constant(array, name), onnx_nodes.dtype_of(array))
+        at = self.source
+        self.walk(branch.node, inner, depth + 1)
+        self.source = at
+        names = [port.name for port in branch.output]
+        if missing := [name for name in names if name not in inner.values]:
+            raise RefusedError(f"its branch does not give {shown(missing[0])}")
+        found = [(inner.values[name], inner.dtypes[name]) for name in names]
+        return [(value, dtype) for value, dtype in found if value is not None]  # of a missing one a node is the problem
 
     def _operands(self, name: str, operands: Sequence[str | None]) -> list[str | None]:
         """Operands for an importer function: stored integers of one quantization for operators that move or compare
@@ -205,6 +243,10 @@ class Walk(OnnxBuilder):
     def _small_integers(self, name: str, args: Mapping[str, Any], dtype: int) -> str:
         """Arithmetic of integers that float32 computes exactly, as integers that wrap."""
         bits = 8 * np.dtype(RESULTS[dtype]).itemsize
+        if name == "Add" and not self._sums.isdisjoint(args["inputs"]):  # an int32 bias; float32 follows
+            biased = str(ONNX[name][1](self, args))
+            self._sums.add(biased)
+            return biased
         exact = ("Add", "Sub", "Div", "Mod", "Neg", *(("Mul",) if bits == 8 else ()))
         if bits > 16 or name not in exact:
             raise RefusedError(
@@ -247,7 +289,7 @@ class Walk(OnnxBuilder):
     ) -> list[tuple[str, int]]:
         """Imports an operator that ONNX defines as a function of others."""
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise RefusedError("control flow is not supported: unroll loops and choose branches when the file is made")
+            raise RefusedError("loops are not supported: unroll them when the file is made")
         if schema is None:
             raise RefusedError("this operator is not known: no operator of this name is in the table")
         types = [

@@ -27,8 +27,11 @@ _SKIPPED = "skip=[...] names it"
 
 _ZEROS = "the calibration is zeros alone: give inputs as the network will meet them"
 
-OPTIONS = ("sizes", "residual", "fit_weights", "precision", "skip")
+OPTIONS = ("sizes", "constants", "residual", "fit_weights", "precision", "skip")
 """What can be asked for of a file, by name."""
+
+_RESIZES = "sizes={...} says which size each item has, if the file leaves it open"
+"""What a message about an item of a wrong size says."""
 
 
 def quantize(
@@ -37,6 +40,7 @@ def quantize(
     calibration: Iterable[Any] = (),
     *,
     sizes: Mapping[str, int | tuple[int, ...]] | None = None,
+    constants: Mapping[str, Any] | None = None,
     residual: str = "int16",
     skip: Sequence[str] = (),
     fit_weights: bool = True,
@@ -55,7 +59,7 @@ def quantize(
         example_inputs: must be None, since the file describes its inputs.
         calibration: representative inputs, iterated once. Each item is an array, a tuple of arrays in the order of the
             file's inputs, or a dict by their names. Sizes that are ranges must be at their largest.
-        sizes: as for `from_onnx`.
+        sizes, constants: as for `from_onnx`.
         residual: dtype of residual streams, "int16" or "int8", as for `Quantizer`.
         skip: operators that stay in float32, by their names in the file or those of what they give; or what names
             begin with, up to a "/" or ".".
@@ -83,7 +87,7 @@ def quantize(
     items = check_items(calibration)
     file = local(file)
     with bar("quantizing", shown=progress) as update:
-        model, problem = _quantized(Sizes(file, sizes), file, items, asked, update)
+        model, problem = _quantized(Sizes(file, sizes, constants), file, items, asked, update)
     if problem:
         warnings.warn(problem, stacklevel=2)
     return model
@@ -120,12 +124,13 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
         each.leave_in_float(asked.skip, _SKIPPED)
         prepare(each)
     calibrated = Calibration(program, asked.residual == "int16", asked.fit_weights)
-    computed = Computed(file, {name: program.names[name] for name in calibrated.wanted & set(program.names)})
+    wanted = {name: program.names[name] for name in calibrated.wanted & set(program.names)}
+    computed = Computed(file, wanted, found.constants)
     items, zeros, kept, count = 0, True, list[Mapping[str, Array]](), operator.length_hint(calibration, 0)
     simulated = how_many(graph) if asked.precision != "int8" else 0
     for item in calibration:
         update(items, count, "calibrating")
-        inputs = arrays(graph, *arguments(item))
+        inputs = arrays(graph, *arguments(item), _RESIZES)
         zeros = zeros and not any(x.any() for x in inputs.values())
         calibrated.meet(inputs, items, computed(inputs))
         kept += [{name: x.copy() for name, x in inputs.items()}] if items < simulated else []

@@ -34,11 +34,13 @@ class Program:
         graph: nodes in order.
         constants: arrays by name.
         opsets: version by domain, '' for ONNX's own.
+        folders: where external data may lie; none of a file that was given as bytes.
     """
 
     graph: onnx.GraphProto
     constants: Mapping[str, Array]
     opsets: Mapping[str, int]
+    folders: tuple[Path, ...] = ()
 
 
 def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
@@ -69,11 +71,15 @@ def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
         raise UnsupportedError("this is no ONNX file: it has neither nodes nor outputs")
     if len(graph.node) > MOST_NODES:
         raise UnsupportedError(f"the file has {len(graph.node)} nodes, more than {MOST_NODES}")
+    return Program(graph, constants_of(graph, folders), opsets, folders)
+
+
+def constants_of(graph: onnx.GraphProto, folders: tuple[Path, ...]) -> dict[str, Array]:
+    """The constants of a graph, or of the branch of a node. Raises UnsupportedError if one cannot be read."""
     if graph.sparse_initializer:
         name = graph.sparse_initializer[0].values.name
         raise UnsupportedError(f"initializer {shown(name)} is sparse: store it as a dense tensor")
-    constants = {tensor.name: array_of(tensor, folders) for tensor in graph.initializer}
-    return Program(graph, constants, opsets)
+    return {tensor.name: array_of(tensor, folders) for tensor in graph.initializer}
 
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:

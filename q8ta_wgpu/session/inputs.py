@@ -17,6 +17,9 @@ from q8ta_wgpu.ir.layout import Layout, Shape, pack, unpack
 from q8ta_wgpu.program.program import Port
 from q8ta_wgpu.runtime import transfer
 
+RESHAPES = "model.reshape(...) gives a model for another input or batch size"
+"""What a message about a wrong size says, where there is a model."""
+
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
 
@@ -27,10 +30,10 @@ def arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     return item if isinstance(item, tuple) else (item,), {}
 
 
-def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any], resizes: str = RESHAPES) -> dict[str, Array]:
     """An array for each input of a graph, of its shape and the dtype that users give. Raises InputError for arguments
-    that do not fit."""
-    found = {name: _checked(graph, name, value) for name, value in named(graph, args, kwargs).items()}
+    that do not fit; of a wrong size it says what `resizes`."""
+    found = {name: _checked(graph, name, value, resizes) for name, value in named(graph, args, kwargs).items()}
     _check_batch(graph, found)
     if graph.dynamic and isinstance(why := graph.dynamic.point({n: x.shape for n, x in found.items()}), str):
         raise InputError(f"the model cannot take these inputs: {why}")
@@ -73,7 +76,10 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The argument for each input of a graph, in order. Raises InputError if one is missing or there are too many."""
+    """The argument for each input of a graph, in order; one mapping stands for arguments by name. Raises InputError if
+    one is missing or there are too many."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
+        kwargs, args = args[0], ()
     names = graph.arguments
     takes = f"the model takes {counted(len(names), 'input')} ({', '.join(names)})"
     if len(args) > len(names):
@@ -98,7 +104,7 @@ def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
         raise InputError(f"all inputs must have the same batch, found {listed}")
 
 
-def _checked(graph: Graph, name: str, value: Any) -> Array:
+def _checked(graph: Graph, name: str, value: Any, resizes: str) -> Array:
     t, wanted = graph.types[name], graph.array_dtype(name)
     array = as_array(name, value)
     floats = t.dtype == FLOAT32
@@ -111,7 +117,7 @@ def _checked(graph: Graph, name: str, value: Any) -> Array:
     if not array.size or not _is_like(graph, name, array.shape):
         shape = f"({graph.sizes(name)})" if any(_is_free(graph, name, dim) for dim in range(len(t.shape))) else t.shape
         what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
-        raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape)}")
+        raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape, resizes)}")
     if integers:
         _check_bounds(name, array, graph.bounds[name])
     with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
@@ -128,7 +134,7 @@ def _check_bounds(name: str, array: Array, bounds: tuple[int, int]) -> None:
             )
 
 
-def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
+def _way_to(wanted: tuple[int, ...], found: tuple[int, ...], resizes: str = RESHAPES) -> str:
     """A hint how to get from the shape found to the expected one: move channels, add a batch, or reshape the model."""
     if 0 in found:
         return ": there is nothing to compute, so make no such call"
@@ -137,7 +143,7 @@ def _way_to(wanted: tuple[int, ...], found: tuple[int, ...]) -> str:
         return f": channels come first, write np.moveaxis(x, -1, -3){one}"
     if one and found == wanted[1:]:
         return ": the first dimension is the batch, write x[None]"
-    return "; model.reshape(...) gives a model for another input or batch size"
+    return f"; {resizes}"
 
 
 def as_array(name: str, value: Any, what: str = "input") -> Array:

@@ -49,11 +49,11 @@ class Net:
         y = self.add("MatMul", x, self.weight(inputs, outputs, scale=inputs**-0.5))
         return self.add("Add", y, self.weight(outputs, scale=0.1))
 
-    def model(self, *outputs: str) -> onnx.ModelProto:
+    def model(self, *outputs: str, opset: int = 17) -> onnx.ModelProto:
         ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)]
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(self.nodes, "net", ports, results, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
         return onnx.shape_inference.infer_shapes(model)
 
 

@@ -109,8 +109,8 @@ def test_a_skipped_name_is_also_a_folder_of_names() -> None:
         ("skip names 'conv7', but no operator has that name.*nearest to it: 'conv0'", {"skip": ["conv7"]}),
         (r"skip is a list of operators' names, found a string: write skip=\['conv0'\]", {"skip": "conv0"}),
         ("precision must be 'auto', 'int8' or 'int16', found 'int4'", {"precision": "int4"}),
-        ("unsupported is for modules: an ONNX file takes sizes, residual, fit_weights", {"unsupported": "torch"}),
-        ("weights is for modules: an ONNX file takes sizes, residual, fit_weights", {"weights": "int4"}),
+        ("unsupported is for modules: an ONNX file takes sizes, constants, residual", {"unsupported": "torch"}),
+        ("weights is for modules: an ONNX file takes sizes, constants, residual", {"weights": "int4"}),
     ],
 )
 def test_what_is_wrong_is_an_input_error(problem: str, given: dict[str, Any]) -> None:

@@ -56,9 +56,8 @@ def functions(depth: int, circle: bool) -> onnx.ModelProto:
 def nested() -> onnx.ModelProto:
     inner = helper.make_graph([node("Relu", "x")], "g", [], [helper.make_tensor_value_info("y", FLOAT, None)])
     for _ in range(12):
-        inner = helper.make_graph(
-            [helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)], "g", [], []
-        )
+        again = [helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)]
+        inner = helper.make_graph(again, "g", [], [helper.make_tensor_value_info("y", FLOAT, None)])
     return model(
         [helper.make_node("If", ["c"], ["y"], "branch", then_branch=inner, else_branch=inner)],
         numpy_helper.from_array(np.array(True), "c"),
@@ -133,7 +132,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "infinite scale": (infinite, "'the_quantizelinear'.* scale is inf: calibration met infinities.* finite low"),
     "operator": (lambda: model([node("Det", "x")]), r"Det \(opset 17\) at 'the_det"),
     "unknown operator": (lambda: model([node("Own", "x", domain="own")]), r"own\.Own \(opset 1\) .* not known"),
-    "control flow": (nested, "control flow is not supported: unroll"),
+    "control flow": (nested, "a branch of a branch, more than 8 deep"),
     "circle": (lambda: model([node("Add", "x", "y")]), "reads 'y', which nothing before it writes"),
     "two of a name": (lambda: model([node("Relu", "x"), node("Exp", "x")]), "two values that are called 'y'"),
     "open size": (lambda: model([node("Relu", "x")], shape=("batch", 3)), r"sizes=\{'batch': 1\} or --size 'batch=1',"),
