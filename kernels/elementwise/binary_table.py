@@ -39,6 +39,8 @@ def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _lower(function: Function, int16: Lower | None) -> ToInt8:
     def lower(call: QuantizedCall) -> Int8Form | str:
+        if (of_number := _with_number(function, call)) is not None:
+            return of_number
         a, b = call.q
         if a is None or b is None or call.out is None:
             return "it needs two quantized operands and a quantized result"
@@ -49,6 +51,20 @@ def _lower(function: Function, int16: Lower | None) -> ToInt8:
         return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})
 
     return lower
+
+
+def _with_number(function: Function, call: QuantizedCall) -> Int8Form | None:
+    """The table of a function one of whose operands is a constant of one element; None for other operands."""
+    for position, x in enumerate(call.q):
+        constant, shapes = call.constants.get(1 - position), [t.shape for t in call.inputs]
+        if x is None or call.out is None or not isinstance(constant, np.ndarray) or constant.size != 1:
+            continue
+        if np.broadcast_shapes(*shapes) == shapes[position]:
+            levels, number = arithmetic.levels(x), constant.astype(np.float64).reshape(())
+            with np.errstate(all="ignore"):
+                values = function(number, levels) if position else function(levels, number)
+            return Int8Form("q8ta_table", (position, arithmetic.table(values, call.out, call.lo, call.hi)), {})
+    return None
 
 
 def _reference(function: Function, integers: Function | None) -> Callable[[Call, Sequence[Array]], Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.nodes import source_of
 from q8ta_wgpu.runtime.device import Device
-from tests.importing import flat, imported
+from tests.importing import Wrapped, flat, imported
 from tests.quantizing import INT8, Plain, check_on, check_on_host, conv, data
 
 
@@ -170,3 +170,40 @@ def test_a_parameter_named_as_a_constant_that_is_added_keeps_its_values() -> Non
         expected = module(*x).numpy()
     model = q8.compile(q8.quantize(module, x, [x], progress=False))
     np.testing.assert_allclose(q8.Session(model, "reference")(*x), expected, atol=0.05)
+
+
+def decibels(found: Any, exact: Tensor) -> float:
+    wanted = exact.detach().numpy()
+    return float(10 * np.log10(np.sum(wanted**2) / np.sum((found - wanted) ** 2)))
+
+
+NUMBER = torch.tensor(1.5)
+OF_NUMBER: dict[str, Callable[[Tensor], Tensor]] = {
+    "hypot": lambda x: torch.hypot(x, NUMBER),
+    "hypot, the number first": lambda x: torch.hypot(NUMBER, x),
+    "hypot with a list of one": lambda x: torch.hypot(x, NUMBER.reshape(1)),
+    "atan2": lambda x: torch.atan2(x, NUMBER),
+    "atan2, the number first": lambda x: torch.atan2(NUMBER, x),
+    "a power of a number": lambda x: torch.pow(NUMBER, x),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBER)
+def test_a_function_of_a_tensor_and_a_number_is_a_table(name: str) -> None:
+    """It was a float island, beside which values were stored in 16 bits for nothing."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), Wrapped(OF_NUMBER[name]), nn.Linear(8, 8)).eval()
+    x = data(4, 8)
+    model = q8.compile(q8.quantize(module, (x,), [x], progress=False))
+    assert model.report().islands == ()
+    assert decibels(q8.Session(model, "reference")(x), module(x)) > 30
+
+
+def test_a_number_with_more_dimensions_than_the_tensor_is_no_table() -> None:
+    """Its function has another shape than the tensor."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), Wrapped(lambda x: torch.hypot(x, NUMBER.reshape(1, 1, 1)))).eval()
+    x = data(4, 8)
+    found = q8.Session(q8.compile(q8.quantize(module, (x,), [x], progress=False)), "reference")(x)
+    assert found.shape == (1, 4, 8)
+    assert decibels(found, module(x)) > 30
