@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bench.compare import main as compare
 from bench.networks import Results
 from bench.options import Options
 from q8ta_wgpu.errors import Q8taError
@@ -77,6 +78,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "peers": ("peers", "part_peers", "the same networks in other runtimes, as far as installed, into docs/peers.json"),
     "figures": ("figures", "part_figures", "make the blocks of README and docs anew from the JSON files in docs"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
+    "compare": ("compare", "main", "this tree beside another commit: compare OTHER [--device NAME] [--limit 1.2]"),
     "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
 }
 
@@ -100,6 +102,8 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     parser.add_argument("--draws", type=int, default=1, help="draws of weights and inputs of each network (zoo)")
+    if sys.argv[1:2] == ["compare"]:
+        compare(sys.argv[2:])
     args = parser.parse_args()
     names = [name for listed in args.names for name in listed.split(",")]
     numbers = args.count, args.jobs, args.sets, args.items, args.draws

@@ -160,7 +160,7 @@ def as_array(name: str, value: Any, what: str = "input") -> Array:
             raise ValueError("some of its elements are masked. Write array.filled(value)")
         if (found := np.asarray(value)).dtype == object:
             raise ValueError("its numpy dtype is object. If it holds numbers alone, write np.array(value, dtype)")
-        return found
+        return found.astype(np.float32) if found.dtype.name == "bfloat16" else found  # of ml_dtypes, whose kind is V
     except Exception as error:
         raise InputError(
             f"{what} {name!r} cannot become an array of numbers, found {type(value).__name__}: {error}"

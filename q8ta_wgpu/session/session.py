@@ -62,9 +62,10 @@ class Session:
             other bytes than the reference, or ends loops early; or it is to be tuned and has no timestamp queries.
 
     Inputs are numpy arrays, torch tensors (on any device, with or without gradients), or anything numpy or DLPack can
-    read, of the exact shape. A float32 input takes any floating dtype. It refuses integers and bools, because their
-    scale is unknown. A bool input takes bools only. NaN quantizes to the zero point (the real value 0), and infinities
-    saturate. Outputs are new arrays.
+    read, of the exact shape. A float32 input takes any floating dtype, float16 and bfloat16 too. It refuses integers
+    and bools, because their scale is unknown. A bool input takes bools only. NaN quantizes to the zero point (the real
+    value 0), and infinities saturate. Outputs are new arrays. They speak DLPack and the buffer protocol:
+    `torch.from_dlpack(y)` shares the memory of `y`, and keeps it.
 
     A model with a dynamic batch or dynamic shapes takes inputs of any such size. The session plans and compiles it for
     the sizes that arrive, and keeps programs for the last 8 on the device, beside the model's own. Calls of other sizes
