@@ -22,8 +22,8 @@ from bench.figures import origin, write
 from bench.options import Options
 from bench.suite.data import Array
 from bench.suite.tasks import TASKS, inputs, trained
-from bench.yardstick import yardstick
 from q8ta_wgpu.progress import through
+from testbed.yardstick import yardstick
 
 CALIBRATION = 2
 """Batches in one set of calibration data, each of the size of a test batch."""

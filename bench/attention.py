@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.graphs import attention, candidates, chosen, plan_for
 from bench.options import Options
 from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Graph, QParams, TensorType
+from testbed.graphs import attention, candidates, chosen, plan_for
 
 WHOLE = ((32, 12, 197, 64), (1, 12, 197, 64), (4, 12, 577, 64), (256, 4, 49, 32))
 """Batch, heads, tokens, elements of a head."""

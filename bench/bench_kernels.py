@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 INT8 = [op for op in OPS.values() if op.cases and op.kernels and op.int8]
 

@@ -26,10 +26,10 @@ from q8ta_wgpu.passes.layout_sync.layout_report import LayoutReport, layout_repo
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.lower import lower
-from tests.etvk_networks import NEUTRAL
-from tests.etvk_table import Fixture
-from tests.layout_graphs import deep_graph
-from tests.networks import NETWORKS, example_input
+from testbed.etvk_networks import NEUTRAL
+from testbed.etvk_table import Fixture
+from testbed.layout_graphs import deep_graph
+from testbed.networks import NETWORKS, example_input
 
 REAL = ("resnet50", "mobilenet_v2", "mobilenet_v3", "refinenet", "unet", "shufflenet", "transformer")
 NODES = (40, 100, 200, 400, 800, 1200, 1600, 2000)

@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
-from tests.networks import NETWORKS, example_input
+from testbed.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "mobilenet_v3", "shufflenet", "unet", "refinenet", "subpixel", "transformer")
 TARGET = replace(BASELINE, name="a desktop GPU", binding_size=1 << 31)

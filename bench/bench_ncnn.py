@@ -22,7 +22,7 @@ import q8ta_wgpu as q8
 from bench.timing import heaviest
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
-from tests.networks import NETWORKS, example_input
+from testbed.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
 ROUNDS, FEWEST, LONG = 5, 3, 5e3

@@ -14,7 +14,7 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
-from tests.networks import NETWORKS, example_input
+from testbed.networks import NETWORKS, example_input
 
 NAMES = ("resnet50", "mobilenet_v2", "mobilenet_v3", "unet", "refinenet")
 

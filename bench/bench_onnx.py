@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.onnx_import.node_cases import FAILED, PASSED, REFUSED, cases, has_form, is_counted, operator_of, outcome
+from testbed.onnx.node_cases import FAILED, PASSED, REFUSED, cases, has_form, is_counted, operator_of, outcome
 
 
 def test_all_node_cases() -> None:

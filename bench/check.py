@@ -7,7 +7,6 @@ import sys
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.graphs import attention, candidates, conv, linear, plan_for, product, transposed
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
@@ -16,6 +15,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.session.inputs import from_words, words
+from testbed.graphs import attention, candidates, conv, linear, plan_for, product, transposed
 
 
 def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:

@@ -1,5 +1,5 @@
 """The benchmarks use the tests' devices."""
 
-from tests.conftest import _swiftshader, vulkan
+from testbed.devices import _swiftshader, vulkan
 
 __all__ = ["_swiftshader", "vulkan"]

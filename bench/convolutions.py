@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.graphs import candidates, chosen, conv, macs, plan_for, transposed
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
@@ -16,6 +15,7 @@ from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.use_im2col import rewritable, with_im2col
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import candidates, chosen, conv, macs, plan_for, transposed
 
 BATCHES = (1, 32)
 

@@ -64,8 +64,8 @@ def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractCon
     for number, (engine, adapter) in enumerate(engines.listed()):
         with contextlib.suppress(DeviceError):
             yield engine.describe(adapter), (open_device(number).target,), _device(number)
-    from tests.conftest import SWIFTSHADER
-    from tests.web import engines as web
+    from testbed import browsers as web
+    from testbed.devices import SWIFTSHADER
 
     icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
     both = (BASELINE, web_folder.CPU)
@@ -119,7 +119,7 @@ _CODE = """
 @contextlib.contextmanager
 def _script(start: Any) -> Iterator[Runs]:
     """Exports samples for the web, and runs them by q8ta.js."""
-    from tests.web.engines import served
+    from testbed.browsers import served
 
     with tempfile.TemporaryDirectory() as name, served(Path(name)) as url, contextlib.closing(start()) as engine:
         folder = Path(name)

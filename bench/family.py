@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.graphs import conv
 from bench.options import Options
 from bench.products import tiled, timed
 from q8ta_wgpu.errors import InputError
@@ -23,6 +22,7 @@ from q8ta_wgpu.kernels.product.speeds import Speed
 from q8ta_wgpu.kernels.product.units import UNIT_TILES
 from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import conv
 
 ROWS = (49, 196, 784, 3136, 12544, 100352)
 CHANNELS = (64, 256, 1024)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.graphs import candidates, chosen, macs, one_node, plan_for
 from bench.models import read
 from bench.options import Options
 from bench.timing import compared, load, spin
@@ -16,6 +15,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import candidates, chosen, macs, one_node, plan_for
 
 BATCHES = (1, 32)
 

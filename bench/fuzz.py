@@ -43,10 +43,9 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import cache
-from tests import attention_graphs, epilogue_graphs, int16_graphs, op_graphs
-from tests.kernels import test_rows_with_scales
-from tests.small import small_model
-from tests.states import exchanged, written
+from testbed import attention_graphs, epilogue_graphs, int16_graphs, op_graphs, rows_with_scales
+from testbed.small import small_model
+from testbed.states import exchanged, written
 
 SECONDS = 5.0
 """Limit of processor time for one input."""
@@ -77,7 +76,7 @@ def corpus() -> list[bytes]:
             except Q8taError:  # operators that only passes make
                 continue
     graphs += attention_graphs.fused_graphs()
-    graphs += [graph for graph, _ in test_rows_with_scales.single_nodes()]
+    graphs += [graph for graph, _ in rows_with_scales.single_nodes()]
     linear = OPS["linear"]
     graphs += [run_passes(graph_of(linear, case, True, False)) for case in linear.cases if "bits" in case.values]
     graphs += [

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.graphs import conv, one_node
 from bench.options import Options
 from bench.timing import Loaded, compared, load
 from q8ta_wgpu.ir.graph import FLOAT32, Call, Graph
@@ -19,6 +18,7 @@ from q8ta_wgpu.passes.layout_sync.options import kernel_options
 from q8ta_wgpu.program.program import Dispatch, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
+from testbed.graphs import conv, one_node
 
 COPY = """
 @group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;

@@ -72,7 +72,7 @@ def part_save(options: Options) -> None:
     import torch
 
     from demo.network import trained
-    from tests.networks import NETWORKS, OfBytes, example_input, photograph, vit_b16
+    from testbed.networks import NETWORKS, OfBytes, example_input, photograph, vit_b16
 
     made: dict[str, Made] = {
         **{name: (entry.factory, entry.shape) for name, entry in NETWORKS.items() if not name.endswith("block")},

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load as tensors_of
 
 from q8ta_wgpu.ir.graph import Array
-from tests.modelfiles import sealed
+from testbed.modelfiles import sealed
 
 NUMBERS = (0, -1, 1, 2, 3, 7, 64, 127, 128, 255, 2**16, 2**24, 2**31 - 1, 2**31, 2**32, 2**63, 10**30, 0.5, 1e-30, 1e30)
 OTHERS: tuple[Any, ...] = (

@@ -192,7 +192,7 @@ def part_torch(options: Options, results: Results) -> None:
 def _module(torch: Any, title: str) -> Any:
     """The module of a title, with random weights."""
     if title.startswith("sub-pixel"):
-        from tests.networks import subpixel
+        from testbed.networks import subpixel
 
         return subpixel()
     if title.startswith("demo"):

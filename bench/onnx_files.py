@@ -37,7 +37,7 @@ ROUNDS, ENOUGH = 9, 20.0
 
 def part_onnx(options: Options) -> None:
     """Measures every network in every form, and writes the figures."""
-    from tests.onnx_import.modules import FORMS, MODULES
+    from testbed.onnx.modules import FORMS, MODULES
 
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {"rows": {}}
     devices = dict(_devices())
@@ -79,14 +79,14 @@ def _devices() -> Iterator[tuple[str, Any]]:
 
 def _model(name: str, form: str) -> tuple[q8.Model, Array]:
     """A network in a form, as read from its ONNX file, and an input that is not one of the calibration's."""
-    from tests.onnx_import.modules import MODULES, inputs, quantized
+    from testbed.onnx.modules import MODULES, inputs, quantized
 
     (x,) = inputs(MODULES[name].shape, 1)
     return q8.from_onnx(quantized(name, form, small=False)), x.numpy()
 
 
 def _compared(name: str, form: str, model: q8.Model, x: Array, devices: Mapping[str, Any]) -> dict[str, Any]:
-    from tests.onnx_import.modules import agreement, quantized
+    from testbed.onnx.modules import agreement, quantized
 
     row = asdict(agreement(quantized(name, form, small=False), model, x))
     expected = np.asarray(q8.Session(model, device="reference")(x))
@@ -101,7 +101,7 @@ def _compared(name: str, form: str, model: q8.Model, x: Array, devices: Mapping[
 
 def _by_torch(name: str) -> q8.Model:
     """The same module by torch's quantization, every value in int8 as in the files."""
-    from tests.onnx_import.modules import MODULES, inputs
+    from testbed.onnx.modules import MODULES, inputs
 
     module = MODULES[name]
     x, *items = inputs(module.shape, 1), *inputs(module.shape, CALIBRATED, 100)

@@ -66,7 +66,7 @@ def main() -> None:
     doing, peer, network, where, threads = sys.argv[1:]
     folder = Path(where)
     if doing == "make":
-        from tests.networks import NETWORKS, example_input
+        from testbed.networks import NETWORKS, example_input
 
         entry = NETWORKS[network]
         x = example_input(entry.shape)

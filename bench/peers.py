@@ -20,10 +20,10 @@ import numpy as np
 
 import q8ta_wgpu
 from bench.figures import origin, write
-from bench.noise import decibels
 from bench.options import Options
 from bench.runtimes import PEERS
 from q8ta_wgpu.progress import through
+from testbed.noise import decibels
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
 OURS, REFERENCE = "q8ta_wgpu int8", "torch float32, CPU"
@@ -63,7 +63,7 @@ def part_peers(options: Options) -> None:
 
 
 def _networks() -> set[str]:
-    from tests.networks import NETWORKS
+    from testbed.networks import NETWORKS
 
     return set(NETWORKS)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 
-from bench.graphs import candidates, chosen, conv, linear, macs, plan_for
 from bench.networks import cuda_ms
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import candidates, chosen, conv, linear, macs, plan_for
 
 
 def timed(device: Device, graph: Graph, kernels: list[Kernel]) -> dict[Kernel, float]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.graphs import ROUNDED, bits, weights
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.arithmetic import row_unit
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import ROUNDED, bits, weights
 
 SHAPES = ((2048, 2048), (2048, 8192), (2048, 128256))
 """(inputs, outputs) of Llama-3.2-1B's linears. Chains of the second alternate with (8192, 2048)."""

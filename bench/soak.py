@@ -23,8 +23,8 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.commands.arguments import random_inputs
 from q8ta_wgpu.ir.graph import INT8X4
 from q8ta_wgpu.runtime.device import Device
-from tests.small import small_input, small_model
-from tests.states import turned
+from testbed.small import small_input, small_model
+from testbed.states import turned
 
 MODEL, TURNED = small_model(), turned(INT8X4, width=16)
 INPUTS = [small_input(seed) for seed in range(5)]

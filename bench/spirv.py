@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.graphs import chosen, linear, plan_for
 from bench.options import Options
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import chosen, linear, plan_for
 
 MAGIC = 0x07230203
 HEADER, LARGEST_BOUND = 5, 1 << 20

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.graphs import random_words
 from bench.kernel_sets import only
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
@@ -23,6 +22,7 @@ from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within
 from q8ta_wgpu.session.session import Session
 from q8ta_wgpu.session.timing import Timing
+from testbed.graphs import random_words
 
 SAMPLE = 10_000
 """A sample has as many runs, up to 100, as take at least so many microseconds."""

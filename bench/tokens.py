@@ -18,10 +18,10 @@ from torch.nn import functional as F
 import q8ta_wgpu as q8
 from bench.figures import origin, write
 from bench.options import Options
-from bench.yardstick import symmetric, yardstick
 from demo import text
 from demo.decoder import CONTEXT, Decoder, trained
 from examples import generate
+from testbed.yardstick import symmetric, yardstick
 
 CHUNK = 64
 """Tokens that a session reads at once."""

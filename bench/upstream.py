@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.graphs import candidates, linear, plan_for
 from bench.kernel_sets import general
 from bench.options import Options
 from bench.timing import Loaded, compared, load
@@ -30,6 +29,7 @@ from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.options import problem_of
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
+from testbed.graphs import candidates, linear, plan_for
 
 ROWS = (1, 2, 4, 6, 8, 16)
 PRODUCTS = ((4096, 4096), (2048, 1000), (1024, 768), (768, 3072))

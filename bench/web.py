@@ -68,7 +68,7 @@ _CODE = """
 def networks() -> dict[str, Made]:
     """The networks: the demo's on a small picture, and MobileNetV2 at its usual size."""
     from demo.network import trained
-    from tests.networks import mobilenet_v2
+    from testbed.networks import mobilenet_v2
 
     return {"demo": (trained, (1, 1, 48, 64)), "mobilenet_v2": (mobilenet_v2, (1, 3, 224, 224))}
 
@@ -76,7 +76,7 @@ def networks() -> dict[str, Made]:
 def part_web(options: Options) -> None:
     """Prints median milliseconds, the signal-to-noise ratio of results against the float network's, and how many
     elements of q8ta.js differ from Python's."""
-    from tests.web import engines as web
+    from testbed import browsers as web
 
     package = web.PACKAGES / "node_modules" / "onnxruntime-web" / "dist"
     if lacking := web.missing_chromium() or ("" if package.is_dir() else f"npm's onnxruntime-web in {web.PACKAGES}"):
@@ -118,7 +118,7 @@ def _written(module: Any, shape: tuple[int, ...], folder: Path) -> tuple[Array, 
     import torch
     from onnxruntime import quantization  # type: ignore[import-not-found, unused-ignore]
 
-    from tests.networks import example_input
+    from testbed.networks import example_input
 
     batches = [example_input(shape, seed) for seed in range(3)]
     if shape[1] == 1:  # luma

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from bench.options import Options
 from bench.timing import compared, load
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes import run_passes
+from testbed.graphs import between_integers
 
 _CONV = {"stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
 
@@ -37,47 +34,10 @@ CASES: Mapping[str, tuple[str, tuple[Shape, ...], tuple[Shape, ...], dict[str, A
 """Title -> (operator, shapes of activations, shapes of constants, attributes)."""
 
 
-def graph_of(
-    op: str, shapes: tuple[Shape, ...], constants: tuple[Shape, ...], attrs: dict[str, Any], dtype: str
-) -> Graph:
-    """The runnable graph of an operator between integers of a dtype."""
-    rng, graph, inputs = np.random.default_rng(0), Graph(), []
-    step = 4.0 / RANGES[dtype][1]
-    for i, shape in enumerate(shapes):
-        graph.types |= {f"x{i}": TensorType(shape, dtype, QParams(step, 0, dtype)), f"r{i}": TensorType(shape)}
-        graph.inputs.append(f"x{i}")
-        graph.nodes.append(Node("dequantize", (f"x{i}",), f"r{i}"))
-        inputs.append(f"r{i}")
-    for i, shape in enumerate(constants):
-        inputs.append(
-            _weight(graph, rng, shape) if len(shape) > 1 else graph.add_constant(f"c{i}", _near_one(rng, shape))
-        )
-    shape, _ = OPS[op].check(tuple(graph.types[name] for name in inputs), attrs)
-    graph.types |= {"real": TensorType(shape), "y": TensorType(shape, dtype, QParams(step, 0, dtype))}
-    low, high = RANGES[dtype]
-    graph.nodes += [Node(op, tuple(inputs), "real", attrs), Node("quantize", ("real",), "y", {"lo": low, "hi": high})]
-    graph.outputs.append("y")
-    return run_passes(graph)
-
-
-def _near_one(rng: np.random.Generator, shape: Shape) -> Array:
-    return rng.uniform(0.5, 1.5, shape).astype(np.float32)
-
-
-def _weight(graph: Graph, rng: np.random.Generator, shape: Shape) -> str:
-    """Adds a dequantized int8 weight to a graph; returns its name."""
-    scale = np.full(shape[0], 0.01 / np.prod(shape[1:]) ** 0.5, np.float32)
-    parts: tuple[Array, ...] = (rng.integers(-127, 128, shape, dtype=np.int8), scale, np.zeros(shape[0], np.int32))
-    names = tuple(graph.add_constant(f"w{i}", part) for i, part in enumerate(parts))
-    graph.types["w"] = TensorType(shape)
-    graph.nodes.append(Node("dequantize_weight", names, "w", {"axis": 0}))
-    return "w"
-
-
 def part_widths(options: Options) -> None:
     """Prints median microseconds with 8 and with 16 bits, and their ratio."""
     for name in options.names or CASES:
-        graphs = {dtype: graph_of(*CASES[name], dtype) for dtype in (INT8X4, INT16X4)}
+        graphs = {dtype: between_integers(*CASES[name], dtype) for dtype in (INT8X4, INT16X4)}
         floats = [node.op for node in graphs[INT16X4].nodes if node.op in (CASES[name][0], "quantize")]
         if floats:
             print(f"{name}: no form in int16: {'; '.join(graphs[INT16X4].notes)}")

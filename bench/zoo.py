@@ -25,12 +25,12 @@ import q8ta_wgpu as q8
 from bench.architectures import names
 from bench.builders import BUILDERS, example_inputs, is_idle, other_inputs, wake
 from bench.figures import write
-from bench.noise import decibels
 from bench.options import Options
-from bench.yardstick import yardstick
 from bench.zoo_table import RATIOS, Row, figures, share, summary
 from q8ta_wgpu.frontend.notes import PRECISION, noted
 from q8ta_wgpu.progress import through
+from testbed.noise import decibels
+from testbed.yardstick import yardstick
 
 _SEEDS = 1000
 """From one draw of a network to the next: how far the seeds of its inputs lie apart."""

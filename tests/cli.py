@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.__main__ import main
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 
 Captured = pytest.CaptureFixture[str]
 ENVIRONMENT = {

@@ -12,8 +12,10 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
+from testbed.blocks import conv as conv
+from testbed.blocks import data as data
+from testbed.harness import flat, parts
 from tests import simulation
-from tests.harness import flat, parts
 
 INT8 = Quantizer(precision="int8")
 """For tests of what is fused and how it is rounded: nothing is widened."""
@@ -35,10 +37,6 @@ class Plain(nn.Module):
 def around_conv(forward: Callable[..., Any] = lambda s, x: s.conv(x), **parts: nn.Module) -> nn.Module:
     """A module with a convolution of 3 channels to 4, `conv`, in evaluation mode."""
     return Plain(forward, **{"conv": conv(3, 4), **parts}).eval()
-
-
-def data(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def check(
@@ -82,7 +80,3 @@ def arrays_of(model: q8.Model, inputs: Sequence[Tensor]) -> dict[str, Array]:
 
 def ops(model: q8.Model) -> list[str]:
     return [part for node in model.graph.nodes if node.op not in ("quantize", "dequantize") for part in parts(node)]
-
-
-def conv(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups)

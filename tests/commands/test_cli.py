@@ -23,10 +23,10 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime import adapters, engines, probe
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import Engine
+from testbed.devices import BACKENDS
+from testbed.onnx.networks import quantized
+from testbed.small import small_input, small_model
 from tests.cli import Captured, enter, fails
-from tests.conftest import BACKENDS
-from tests.onnx_import.networks import quantized
-from tests.small import small_input, small_model
 
 MODEL = small_model()
 NATIVE = engines.native()

@@ -11,8 +11,8 @@ import pytest
 
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.commands import show, time
+from testbed.small import small_model
 from tests.cli import Captured, enter, fails
-from tests.small import small_model
 
 OLD = b"what was there"
 

@@ -34,8 +34,8 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.timing import Timing
-from tests.layout_graphs import random_graph
-from tests.small import MIDDLE, small_input, small_model
+from testbed.layout_graphs import random_graph
+from testbed.small import MIDDLE, small_input, small_model
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</script><script>alert("x")</script>&'

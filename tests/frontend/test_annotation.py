@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import q8ta_wgpu as q8
+from testbed.harness import stages_of
 from tests.frontend.test_norms import norm
-from tests.harness import stages_of
 from tests.quantizing import INT8, Plain, conv, data
 
 

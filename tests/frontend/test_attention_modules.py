@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from testbed import harness
 from tests.quantizing import INT8
 
 

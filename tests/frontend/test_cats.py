@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from testbed.harness import stages_of
 from tests.frontend.test_annotation import slopes
 from tests.frontend.test_norms import norm
-from tests.harness import stages_of
 from tests.quantizing import Plain, conv, data
 
 

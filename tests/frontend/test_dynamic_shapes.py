@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.ir.size import Size, fitted
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import flat
+from testbed.harness import flat
+from testbed.noise import decibels
 from tests.quantizing import Plain, conv, data
 
 Shapes = tuple[tuple[int, ...], ...]

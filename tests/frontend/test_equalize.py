@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu.frontend.calibrate.equalize import LEAST, VALUES, enough, equalize
 from q8ta_wgpu.frontend.float_program import Traceable
+from testbed.noise import decibels
 from tests.quantizing import INT8, Plain, data
 
 

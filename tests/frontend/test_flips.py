@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
-from bench.yardstick import yardstick
+from testbed.noise import decibels
+from testbed.yardstick import yardstick
 from tests.precision_networks import WITHIN, quantized
 from tests.quantizing import Plain, data
 

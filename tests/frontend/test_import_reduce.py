@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 from tests.importing import flat, imported
 from tests.quantizing import INT8, Plain, check, data, ops
 

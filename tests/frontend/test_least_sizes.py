@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
+from testbed.noise import decibels
 from tests.quantizing import Plain, conv, data
 
 ONE: dict[str, Callable[[], nn.Module]] = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import flat
+from testbed.harness import flat
 from tests.quantizing import INT8, Plain, conv, data
 
 FORMS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu.frontend.calibrate.noise import fill_of
+from testbed.noise import decibels
 
 
 class Policy(nn.Module):

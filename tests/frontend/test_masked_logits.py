@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu.runtime.device import Device
+from testbed.noise import decibels
 from tests.quantizing import INT8, Plain, data
 
 LOW = -1e9

@@ -21,8 +21,8 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
-from tests.attention_graphs import masked_softmax
+from testbed import harness
+from testbed.attention_graphs import masked_softmax
 from tests.quantizing import INT8, Plain
 
 LOW = torch.finfo(torch.float32).min

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
-from bench.yardstick import yardstick
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
 from q8ta_wgpu.runtime.device import Device
+from testbed.noise import decibels
+from testbed.yardstick import yardstick
 from tests.precision_networks import ENOUGH, NETWORKS, WITHIN, quantized
 from tests.quantizing import Plain, conv, data, ops
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.notes import PRECISION
+from testbed.noise import decibels
 from tests.precision_networks import NETWORKS, quantized
 from tests.quantizing import Plain, conv, data
 

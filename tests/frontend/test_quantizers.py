@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.runtime.device import Device
-from tests import networks, simulation
-from tests.harness import flat, parts, rounding, stages_of
+from testbed import networks
+from testbed.harness import flat, parts, rounding, stages_of
+from tests import simulation
 from tests.quantizing import Plain, conv, data, ops
 
 with warnings.catch_warnings():

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
-from bench.yardstick import yardstick
+from testbed.noise import decibels
+from testbed.yardstick import yardstick
 from tests.precision_networks import ENOUGH
 from tests.quantizing import Plain, data
 

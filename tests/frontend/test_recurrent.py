@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.recurrent.q8ta_recurrent import PROJECTED
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from testbed import harness
+from testbed.noise import decibels
 from tests.quantizing import INT8
 
 BOTH = {"num_layers": 2, "bidirectional": True, "batch_first": True}

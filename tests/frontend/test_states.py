@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import UnsupportedError
+from testbed.noise import decibels
+from testbed.states import calls, compiled, quantized
 from tests.quantizing import data
-from tests.states import calls, compiled, quantized
 
 
 class _Cache:

@@ -19,8 +19,8 @@ from q8ta_wgpu.frontend.calibrate import pt2e
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
+from testbed.harness import stages_of
 from tests import simulation
-from tests.harness import stages_of
 from tests.importing import Wrapped, flat, imported
 from tests.quantizing import INT8, Plain, data
 

@@ -17,7 +17,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import parts, rounding, stages_of
+from testbed.harness import parts, rounding, stages_of
 from tests.quantizing import Plain, check, conv, data, ops
 
 

@@ -16,9 +16,10 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, simulation
-from tests.harness import flat
-from tests.networks import NETWORKS, transformer
+from testbed import harness
+from testbed.harness import flat
+from testbed.networks import NETWORKS, transformer
+from tests import simulation
 
 FULL = ("resnet50", "mobilenet_v2", "mobilenet_v3")
 INT8 = (*FULL, "unet", "linear_chain", "refinenet", "shufflenet", "transformer")

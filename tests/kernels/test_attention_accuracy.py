@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels.norm import integers
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import attention_graphs, harness, op_graphs
+from testbed import attention_graphs, harness, op_graphs
 
 STEP_ELEMENTS = 60_000
 """Elements compared of each length of a row."""

@@ -16,7 +16,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import epilogue_graphs, op_graphs
+from testbed import epilogue_graphs, op_graphs
 from tests.frontend.test_quantizers import x86_quantizer
 from tests.quantizing import data
 

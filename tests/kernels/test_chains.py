@@ -15,9 +15,10 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.layout_sync import Plan
 from q8ta_wgpu.runtime.device import Device
-from tests import epilogue_graphs, harness, op_graphs, oracle
-from tests.harness import stages_of
-from tests.sample import EVERYTHING, in_turn
+from testbed import epilogue_graphs, harness, op_graphs
+from testbed.harness import stages_of
+from testbed.sample import EVERYTHING, in_turn
+from tests import oracle
 
 IMAGE = (2, 5, 3, 7)
 CHAINS: dict[str, tuple[Shape, ...]] = {

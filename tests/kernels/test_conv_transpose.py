@@ -14,7 +14,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.tiled import largest_value
-from tests.harness import stages_of
+from testbed.harness import stages_of
 from tests.quantizing import Plain, check, conv, data, ops
 
 LAYERS: dict[str, nn.Module] = {

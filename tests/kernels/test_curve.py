@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Curve
 from q8ta_wgpu.kernels.epilogue.sum_rounding import Rounding, rounding
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from testbed import harness
 
 NAMES = ("silu", "gelu", "hardswish", "hardsigmoid", "sigmoid", "tanh", "mish")
 

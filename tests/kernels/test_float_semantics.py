@@ -18,8 +18,9 @@ from q8ta_wgpu.kernels.elementwise.functions import ROWS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs, oracle
-from tests.conftest import BACKENDS, OPENED
+from testbed import harness, op_graphs
+from testbed.devices import BACKENDS, OPENED
+from tests import oracle
 
 NAN, INF, TINY = np.float32(np.nan), np.float32(np.inf), np.finfo(np.float32).tiny
 NUMBERS = (0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0, 0.5, -2.5, 3.0, -3.0, 88.0, -104.0, 6e4, 1e20, -1e20, 3e38, -3e38)

@@ -18,8 +18,8 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
-from tests.attention_graphs import CHAINS, Chain, alone, chain_graph
+from testbed import harness
+from testbed.attention_graphs import CHAINS, Chain, alone, chain_graph
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=str)

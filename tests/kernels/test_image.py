@@ -31,8 +31,8 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
-from tests import epilogue_graphs, harness, op_graphs
-from tests.sample import EVERYTHING
+from testbed import epilogue_graphs, harness, op_graphs
+from testbed.sample import EVERYTHING
 
 CONV = OPS["conv2d"]
 SINGLE = Structure(0)

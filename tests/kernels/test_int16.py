@@ -11,8 +11,8 @@ from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, int16_graphs
-from tests.sample import EVERYTHING
+from testbed import harness, int16_graphs
+from testbed.sample import EVERYTHING
 
 EVERY = 6
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""

@@ -20,7 +20,7 @@ from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.wgsl_definitions import definitions
 from q8ta_wgpu.runtime.device import Device
-from tests import attention_graphs, epilogue_graphs, harness, op_graphs, sample
+from testbed import attention_graphs, epilogue_graphs, harness, op_graphs, sample
 from tests.kernels import test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]

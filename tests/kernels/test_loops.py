@@ -20,7 +20,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 POOL: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "ceil_mode": False}
 CONV: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}

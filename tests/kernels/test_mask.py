@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.lib.mask import shortened, spread
 from q8ta_wgpu.model.verify import RUNNABLE, verify
-from tests.attention_graphs import CHAINS, alone, chain_graph, masked_softmax
+from testbed.attention_graphs import CHAINS, alone, chain_graph, masked_softmax
 
 
 @pytest.mark.parametrize("op", ["q8ta_softmax", "q8ta_attention"])

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.graphs import conv, transposed
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit
 from q8ta_wgpu.kernels import OPS
@@ -20,7 +19,8 @@ from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS
 from q8ta_wgpu.kernels.product.units import NVIDIA, UNIT_TILES, UnitTile
 from q8ta_wgpu.program import known_results
-from tests.harness import UNITS
+from testbed.graphs import conv, transposed
+from testbed.harness import UNITS
 
 
 @pytest.mark.parametrize("name", UNIT_TILES)

@@ -11,9 +11,10 @@ from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests import attention_graphs, epilogue_graphs, harness, int16_graphs, op_graphs, oracle
+from testbed import attention_graphs, epilogue_graphs, harness, int16_graphs, op_graphs
+from testbed.op_graphs import Setting
+from tests import oracle
 from tests.kernels import test_chains
-from tests.op_graphs import Setting
 
 ULP = 2.0**-23
 """References compute in float64 and round once to float32."""

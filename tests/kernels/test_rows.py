@@ -10,7 +10,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.lib.rows import BUSY, THREADS, Rows, lanes
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 
 @pytest.mark.parametrize("rows", [1, 197, 2364, 75648])

@@ -16,7 +16,7 @@ from q8ta_wgpu.program.unroll import MOST_TURNS, unroll
 from q8ta_wgpu.program.wgsl_definitions import definitions, scan
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 COUNT = 64
 

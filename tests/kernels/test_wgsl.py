@@ -30,8 +30,8 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl_definitions import definitions, files, scan
 from q8ta_wgpu.runtime.rates import unit_module
-from tests import attention_graphs, harness, states
-from tests.kernels import test_chains, test_rows_with_scales
+from testbed import attention_graphs, harness, rows_with_scales, states
+from tests.kernels import test_chains
 
 TARGETS = (
     *(replace(BASELINE, packed_dot=packed) for packed in (True, False)),
@@ -49,7 +49,7 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
     yield from harness.graphs()
     yield from ((graph, index, 0) for index, graph in enumerate(test_chains.graphs()))
     yield from ((graph, index, 0) for index, graph in enumerate(attention_graphs.fused_graphs()))
-    for n, (graph, index) in enumerate(test_rows_with_scales.single_nodes()):
+    for n, (graph, index) in enumerate(rows_with_scales.single_nodes()):
         yield graph, index, n if "epilogue" in graph.nodes[0].attrs else 0
     conv2d = OPS["conv2d"]
     for index, case in enumerate(conv2d.cases):

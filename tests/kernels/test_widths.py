@@ -8,7 +8,8 @@ from q8ta_wgpu.ir.graph import FLOAT32
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.passes import run_passes
-from tests import int16_graphs, oracle
+from testbed import int16_graphs
+from tests import oracle
 from tests.kernels import test_oracle
 
 NEAR = {"upsample_bilinear": 0.5}

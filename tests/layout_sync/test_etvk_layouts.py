@@ -11,8 +11,8 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Problem
 from q8ta_wgpu.passes.layout_sync.tensor_repr import TensorRepr
-from tests.etvk_networks import NEUTRAL
-from tests.etvk_table import Fixture
+from testbed.etvk_networks import NEUTRAL
+from testbed.etvk_table import Fixture
 
 SLACK = 1 + 1e-9
 

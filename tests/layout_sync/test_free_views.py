@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, PART_ALIGNMENT, ROW_MAJOR, Layout, Shape
 from q8ta_wgpu.passes.layout_sync.free_views import address_order, part_offset
-from tests.layout_graphs import addresses
+from testbed.layout_graphs import addresses
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
 L4W4C, L4H4W = Layout.PACKED_INT8_4W4C, Layout.PACKED_INT8_4H4W

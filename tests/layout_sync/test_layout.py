@@ -27,7 +27,7 @@ from q8ta_wgpu.ir.layout import (
     word_grid,
 )
 from q8ta_wgpu.program import resolve
-from tests.layout_graphs import byte_address
+from testbed.layout_graphs import byte_address
 
 AWKWARD = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13)  # primes, 1, multiples of 4 and their neighbours
 GPU_LAYOUTS = (*INT8_LAYOUTS, ROW_MAJOR)

@@ -10,7 +10,7 @@ import pytest
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.passes.layout_sync.optimal import optimal
 from q8ta_wgpu.passes.layout_sync.problem import Assignment, Choice, Option, Problem, undominated
-from tests.layout_graphs import assignments, count, random_problem
+from testbed.layout_graphs import assignments, count, random_problem
 
 
 def least(problem: Problem[str]) -> float:

@@ -22,7 +22,7 @@ from q8ta_wgpu.passes.layout_sync.limits import fitting
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 Q = QParams(0.1, 3)
 L4W = Layout.PACKED_INT8_4W

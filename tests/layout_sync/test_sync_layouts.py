@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.graphs import conv
 from q8ta_wgpu.errors import InputError, UnsupportedError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout, Shape, packed_axis
@@ -31,9 +30,10 @@ from q8ta_wgpu.passes.layout_sync.limits import input_layouts
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
-from tests.harness import run_poisoned
-from tests.layout_graphs import GraphMaker, addresses, deep_graph, random_graph, random_inputs
-from tests.small import small_model
+from testbed.graphs import conv
+from testbed.harness import run_poisoned
+from testbed.layout_graphs import GraphMaker, addresses, deep_graph, random_graph, random_inputs
+from testbed.small import small_model
 
 L4W, L4C, L4C1W = Layout.PACKED_INT8_4W, Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4C1W
 graphs = st.builds(random_graph, st.integers(0, 10**6), st.integers(1, 14))
@@ -92,7 +92,7 @@ def test_plans_are_deterministic(graph: Graph, policy: str) -> None:
 PRINT_PLANS = """
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, sync_layouts
 from q8ta_wgpu.ir.target import BASELINE
-from tests.layout_graphs import random_graph
+from testbed.layout_graphs import random_graph
 for seed in range(20):
     for policy in POLICIES:
         plan = sync_layouts(random_graph(seed, 12), BASELINE, policy)

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 import q8ta_wgpu as q8
 from q8ta_wgpu.hub import address_of
 from q8ta_wgpu.model.push import with_section
+from testbed.small import small_model
 from tests.model.hub_server import Hub, served
-from tests.small import small_model
 
 ROOT = Path(__file__).parents[2]
 REPO = "owner/small"

@@ -23,8 +23,8 @@ from q8ta_wgpu.model import file as modelfile
 from q8ta_wgpu.model.encoding import VERSION
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from tests.modelfiles import MODEL, field, forge, node, read, refused, same
-from tests.small import small_input
+from testbed.modelfiles import MODEL, field, forge, node, read, refused, same
+from testbed.small import small_input
 
 UNIX = pytest.mark.skipif(os.name != "posix", reason="needs permissions, links, pipes and sockets of Unix")
 

@@ -15,8 +15,8 @@ from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from tests import epilogue_graphs, op_graphs
-from tests.modelfiles import Edit, field, forge, node, refused, stages
+from testbed import epilogue_graphs, op_graphs
+from testbed.modelfiles import Edit, field, forge, node, refused, stages
 
 
 def stage(op: str, place: int, **values: Any) -> Edit:

@@ -19,9 +19,9 @@ from q8ta_wgpu.ir.graph import Array, Call, QParams, TensorType
 from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
-from tests import harness
-from tests.modelfiles import MODEL, SECONDS, forge, node, read, refused, same, unpacked
-from tests.small import SHAPE
+from testbed import harness
+from testbed.modelfiles import MODEL, SECONDS, forge, node, read, refused, same, unpacked
+from testbed.small import SHAPE
 
 FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.modelfiles import forge, refused
-from tests.states import exchanged
+from testbed.modelfiles import forge, refused
+from testbed.states import exchanged
 
 Edit = Callable[[dict[str, Any]], object]
 

@@ -12,7 +12,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import ModelFileError
 from q8ta_wgpu.model import encoding
 from q8ta_wgpu.model import file as modelfile
-from tests.modelfiles import MODEL, read, refused, same, sealed, unpacked
+from testbed.modelfiles import MODEL, read, refused, same, sealed, unpacked
 
 
 def test_json_that_is_not_json(saved: bytes, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 import q8ta_wgpu as q8
-from tests.onnx_import.networks import Net
+from testbed.onnx.networks import Net
 
 
 def chain(length: int) -> tuple[bytes, float]:

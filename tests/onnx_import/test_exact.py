@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.onnx_import.networks import by_onnx_runtime
+from testbed.onnx.networks import by_onnx_runtime
 
 RANDOM = np.random.default_rng(0)
 BYTES = RANDOM.integers(0, 256, (3, 64)).astype(np.uint8)

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q8ta_wgpu as q8
-from tests.onnx_import.networks import Net
+from testbed.onnx.networks import Net
 from tests.onnx_import.test_float import by_onnx_runtime
 from tests.onnx_import.test_sizes import image, opened
 

@@ -14,8 +14,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE
 from q8ta_wgpu.quantization.ranges import Range
-from tests.harness import flat
-from tests.onnx_import.networks import NETWORKS, Net, inputs, quantized
+from testbed.harness import flat
+from testbed.onnx.networks import NETWORKS, Net, inputs, quantized
 
 
 def decibels(found: Array, expected: Array) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import q8ta_wgpu as q8
-from tests.onnx_import.modules import FORMS, MODULES, agreement, inputs, quantized
+from testbed.onnx.modules import FORMS, MODULES, agreement, inputs, quantized
 
 
 @pytest.mark.parametrize("form", FORMS)

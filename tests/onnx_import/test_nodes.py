@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.onnx_import.node_cases import FAILED, PASSED, cases, is_counted, operator_of, outcome
+from testbed.onnx.node_cases import FAILED, PASSED, cases, is_counted, operator_of, outcome
 
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "QLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
 

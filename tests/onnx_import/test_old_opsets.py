@@ -10,8 +10,8 @@ import pytest
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.onnx_import.fold import _COUNTS, Folder
-from tests.onnx_import.networks import Net
-from tests.onnx_import.node_cases import FAILED, PASSED, cases, has_form, is_counted, operator_of, outcome
+from testbed.onnx.networks import Net
+from testbed.onnx.node_cases import FAILED, PASSED, cases, has_form, is_counted, operator_of, outcome
 from tests.onnx_import.old_opsets import OPSETS, OldCase, at_opset
 
 EVERY = 7

@@ -11,8 +11,8 @@ import pytest
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import FLOAT32, Array
-from tests.harness import flat
-from tests.onnx_import.networks import NETWORKS, Net, inputs
+from testbed.harness import flat
+from testbed.onnx.networks import NETWORKS, Net, inputs
 
 
 def decibels(data: bytes, model: q8.Model, x: Array) -> float:

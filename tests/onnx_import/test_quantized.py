@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import flat
-from tests.onnx_import.networks import KINDS, NETWORKS, by_onnx_runtime, inputs, quantized
+from testbed.harness import flat
+from testbed.onnx.networks import KINDS, NETWORKS, by_onnx_runtime, inputs, quantized
 
 
 def steps_apart(found: Array, expected: Array) -> Array:

@@ -11,7 +11,7 @@ import pytest
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
-from tests.onnx_import.networks import Net
+from testbed.onnx.networks import Net
 from tests.onnx_import.test_float import by_onnx_runtime, decibels
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.graphs import conv
 from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.target import BASELINE
@@ -18,7 +17,8 @@ from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.passes.use_im2col import rewritable, with_im2col
 from q8ta_wgpu.runtime.device import Device
-from tests import epilogue_graphs, harness, op_graphs
+from testbed import epilogue_graphs, harness, op_graphs
+from testbed.graphs import conv
 from tests.clock import by_estimate, tuned
 
 CONV = OPS["conv2d"]

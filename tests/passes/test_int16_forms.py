@@ -12,7 +12,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 
 def test_what_has_no_int16_form_stays_in_float() -> None:

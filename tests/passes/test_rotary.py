@@ -15,9 +15,9 @@ from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Graph
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.runtime.device import Device
-from tests.op_graphs import extremes, rng
+from testbed.op_graphs import extremes, rng
+from testbed.states import turned as state_of_turned
 from tests.quantizing import check, data, ops
-from tests.states import turned as state_of_turned
 
 Rotary = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -16,7 +16,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
-from tests import harness
+from testbed import harness
 from tests.quantizing import data
 
 WIDTH = 8

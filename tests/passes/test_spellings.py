@@ -21,7 +21,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.passes.plan.spellings import combined as found_by
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import stages_of
+from testbed.harness import stages_of
 from tests.quantizing import INT8, Plain, check, conv, data, ops
 
 Spelling = Callable[["Weights", Tensor], Tensor]

@@ -11,7 +11,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime.device import Device
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 SHAPE = (2, 24, 31, 33)
 

@@ -21,7 +21,7 @@ from docs import draw_layouts
 from examples.vision import declare_operators
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.runtime.device import Device
-from tests.onnx_import.networks import quantized
+from testbed.onnx.networks import quantized
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import pkgutil
 import re
 import shlex
@@ -14,8 +13,6 @@ from pathlib import Path
 import pytest
 
 import q8ta_wgpu
-from bench import figures
-from bench.__main__ import PARTS
 from docs import list_operators
 from q8ta_wgpu.__main__ import parser
 from q8ta_wgpu.ir.kernel import Kernel
@@ -27,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(ROOT)): path for glob in ("*.md", "docs/*.md", "kernels/*.md") for path in ROOT.glob(glob)
 }
-FOLDERS = ("q8ta_wgpu", "kernels", "passes", "tests", "bench", "demo", "docs", "examples")
+FOLDERS = ("q8ta_wgpu", "kernels", "passes", "testbed", "tests", "bench", "demo", "docs", "examples")
 NAMES = {path.name for path in ROOT.glob("*")} | {
     path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")
 }
@@ -75,32 +72,6 @@ def test_headings_are_there_once(page: str) -> None:
     assert [heading for heading in set(headings) if headings.count(heading) > 1] == []
 
 
-@each_page
-def test_figures(page: str) -> None:
-    """Blocks of figures are what the JSON files hold: `python -m bench figures` makes them anew."""
-    text = PAGES[page].read_text(encoding="utf-8")
-    assert figures.filled(text) == text
-    assert text.count("<!-- figures: ") == text.count("<!-- end -->") == len(figures.BLOCK.findall(text))
-
-
-def test_every_block_is_shown() -> None:
-    text = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
-    assert {found[0] for found in figures.BLOCK.findall(text)} == set(figures.BLOCKS)
-
-
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in sorted(figures.DOCS.glob("*.json"))])
-def test_figures_say_how_they_were_measured(path: Path) -> None:
-    """The command, which exists, the adapter, versions, the commit and the date."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    for each in data if isinstance(data, list) else [data]:
-        assert each.keys() >= set(figures.ORIGIN)
-        assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", each["commit"]) and re.fullmatch(
-            r"20\d\d-\d\d-\d\d", each["date"]
-        )
-        command = each["command"].split()
-        assert command[:3] == ["python", "-m", "pytest"] or set(command[3:]) - {"--count", "100000"} <= set(PARTS)
-
-
 def test_operators() -> None:
     """The page is what the operator table says: `python -m docs.list_operators` writes it."""
     assert list_operators.TARGET.read_text(encoding="utf-8") == list_operators.page()
@@ -118,7 +89,7 @@ def test_reference() -> None:
 def test_workflows() -> None:
     """What they call is there."""
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml"))
-    called = re.findall(r"(?:tests|bench)/[\w/]+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
+    called = re.findall(r"(?:tests|testbed|bench)/[\w/]+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
     assert len(called) > 5 and [name for name in called if not (ROOT / name).exists()] == []
 
 
@@ -143,7 +114,6 @@ def words_after(command: str, page: str) -> Iterator[str]:
 
 @each_page
 def test_commands(page: str) -> None:
-    assert [part for part in words_after("python -m bench", page) if part not in PARTS] == []
     named = re.findall(r"python -m q8ta_wgpu ([^-\n].*)", "\n".join(code(page)))
     given = [word.split()[0] for found in named for word in found.split("|")]
     assert [word for word in given if word not in COMMANDS] == []

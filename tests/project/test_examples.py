@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import q8ta_wgpu as q8
-from bench.gpus import mortal
 from q8ta_wgpu.runtime.device import Device
-from tests.small import small_input, small_model
 
 try:
-    from examples import classify, ray_batch, segment, stream, upscale_window
+    from examples import classify, segment, stream, upscale_window
 except SystemExit as missing:  # an example ends the program where a package is missing, and says which
     if "CI" in os.environ:
         raise ModuleNotFoundError(str(missing)) from None
@@ -63,25 +60,6 @@ def test_stream(vulkan: Device, capsys: Captured) -> None:
     stream.main(["--frames", "6", "--size", "48", "64", "--device", "wgpu-native:vulkan"])
     out = capsys.readouterr().out
     assert "64x48 to 192x144" in out and "the same frames: yes" in out
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
-def test_ray_batch(tmp_path: Path) -> None:
-    """Of two actors one dies: every row has its result, in order."""
-    model = small_model()
-
-    rows = np.random.default_rng(0).normal(0, 1, (7, *small_input().shape[1:])).astype(np.float32)
-    died = tmp_path / "died"
-    dies = mortal(ray_batch.Worker, died, 4)
-    graph = q8.Model(model.graph, type(model.structure)(0))
-    graph.graph.outputs.pop()
-    graph.save(tmp_path / "net.q8ta")
-    device = ["--device", "wgpu-native:vulkan"]
-    found = ray_batch.main([str(tmp_path / "net.q8ta"), "--rows", "7", "--call", "1", *device, *device], dies)
-    assert died.exists()
-    with q8.Session(graph, "reference") as session:
-        expected = np.concatenate([session(np.concatenate([rows, rows[:1]])[i : i + 2]) for i in range(0, 8, 2)])[:7]
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -193,6 +193,18 @@ def test_nothing_is_imported_by_a_text(name: str) -> None:
         assert attribute not in ("import_module", "__import__", "exec", "eval") or name == "kernels"
 
 
+@pytest.mark.parametrize(
+    ("folder", "others"), [("tests", {"bench"}), ("bench", {"tests"}), ("testbed", {"tests", "bench"})]
+)
+def test_tests_and_benchmarks_share_the_testbed_alone(folder: str, others: set[str]) -> None:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong = [name for name in names if name.partition(".")[0] in others]
+            assert not wrong, f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} imports {wrong}"
+
+
 def test_every_room_says_what_it_is() -> None:
     for name in ROOMS:
         path = MODULES[name]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.blocks import RefineNet, divisible
-from tests.networks import NETWORKS, example_input, transformer, vit_b16
+from testbed.blocks import RefineNet, divisible
+from testbed.networks import NETWORKS, example_input, transformer, vit_b16
 
 PUBLISHED_PARAMETERS = {
     "resnet50": 25_557_032,

@@ -21,8 +21,8 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import cache
-from tests import harness, op_graphs
-from tests.harness import stages_of
+from testbed import harness, op_graphs
+from testbed.harness import stages_of
 
 
 class Net(nn.Module):

@@ -21,7 +21,7 @@ from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.web import web_folder
-from tests.small import small_model
+from testbed.small import small_model
 
 Captured = pytest.CaptureFixture[str]
 

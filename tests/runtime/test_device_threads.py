@@ -16,7 +16,7 @@ from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.locks import ProcessLock
-from tests.conftest import BACKENDS
+from testbed.devices import BACKENDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ TWO_THREADS = """
 import threading, time
 from q8ta_wgpu import Session
 from q8ta_wgpu.runtime.engines import native
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 
 MODEL, X, SECONDS = small_model(), small_input(), 6.0
 runs, started = [0], threading.Event()

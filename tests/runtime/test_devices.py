@@ -26,9 +26,9 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import SPIN_UP
-from tests import harness
-from tests.conftest import BACKENDS
-from tests.small import one_node, same_bytes, small_input, small_model
+from testbed import harness
+from testbed.devices import BACKENDS
+from testbed.small import one_node, same_bytes, small_input, small_model
 
 MODEL = small_model()
 NATIVE = engines.native()

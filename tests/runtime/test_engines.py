@@ -16,7 +16,6 @@ import pytest
 import wgpu
 import wgpudawn
 
-from bench.widths import graph_of
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
@@ -26,9 +25,10 @@ from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.opened import _has_matrix_work
-from tests.harness import flat
+from testbed.graphs import between_integers
+from testbed.harness import flat
+from testbed.small import small_input, small_model
 from tests.runtime.test_runtime import with_words
-from tests.small import small_input, small_model
 
 MODEL = small_model()
 INPUTS = [small_input(seed) for seed in range(6)]
@@ -132,7 +132,7 @@ import sys
 sys.modules["wgpudawn"] = None
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 with Session(small_model()) as session:
     session(small_input())
     print(session.name)
@@ -249,5 +249,5 @@ def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device, monke
 def test_large_products_ask_for_matrix_units(dtype: str) -> None:
     """Of int8 and of int16; small ones do not."""
     for rows, wanted in ((4096, True), (64, False)):
-        graph = graph_of("linear", ((rows, 256),), ((256, 256), (256,)), {}, dtype)
+        graph = between_integers("linear", ((rows, 256),), ((256, 256), (256,)), {}, dtype)
         assert _has_matrix_work(graph) == wanted

@@ -19,8 +19,8 @@ from q8ta_wgpu.runtime import adapters, engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn
 from q8ta_wgpu.runtime.device import Device
-from tests.conftest import SWIFTSHADER
-from tests.small import small_model
+from testbed.devices import SWIFTSHADER
+from testbed.small import small_model
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import cache as tune_cache
 from q8ta_wgpu.tuning.cache import Cache
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def program(text: str) -> str:
 FORKED = """
 import multiprocessing, sys
 from q8ta_wgpu import DeviceError, Session
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 
 MODEL, X = small_model(), small_input()
 opened = Session(MODEL, sys.argv[1]) if len(sys.argv) > 1 else None
@@ -152,7 +152,7 @@ SIGNALLED = """
 import signal, time
 import numpy as np
 from q8ta_wgpu import Session
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 
 X = small_input()
 expected = Session(small_model(), "reference")(X)["y"]

@@ -24,8 +24,8 @@ from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import timestamps
-from tests import harness
-from tests.small import small_input, small_model
+from testbed import harness
+from testbed.small import small_input, small_model
 
 MODEL = small_model()
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """The inputs of streams, and what the reference computes of them."""
 
 from q8ta_wgpu import Session
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 
 MODEL = small_model()
 INPUTS = [small_input(i) for i in range(8)]

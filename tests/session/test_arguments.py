@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend.comparison import Comparison
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
-from tests.small import SHAPE, small_input, small_model
+from testbed.small import SHAPE, small_input, small_model
 
 MODEL, X, ONES = small_model(), small_input(), torch.ones(2, 3)
 BIG = 10**5000

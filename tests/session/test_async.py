@@ -10,8 +10,8 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError
+from testbed.small import same_bytes
 from tests.session.streams import EXPECTED, INPUTS
-from tests.small import same_bytes
 
 
 def test_awaited_calls(session: Session) -> None:

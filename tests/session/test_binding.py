@@ -20,7 +20,7 @@ from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.binding import Binding
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import inputs
-from tests.small import SHAPE, small_input, small_model
+from testbed.small import SHAPE, small_input, small_model
 
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 TEXTURE = (

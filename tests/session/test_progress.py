@@ -14,7 +14,7 @@ import torch
 import q8ta_wgpu as q8
 from q8ta_wgpu import progress
 from q8ta_wgpu.runtime.device import Device
-from tests.small import same_bytes, small_input, small_model
+from testbed.small import same_bytes, small_input, small_model
 
 WIPED = "\x1b[2K"
 

@@ -18,8 +18,8 @@ from q8ta_wgpu.runtime.native import NativeRecorder
 from q8ta_wgpu.runtime.recording import Recorder, Staging
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import IN_FLIGHT
+from testbed.small import same_bytes
 from tests.session.streams import EXPECTED, INPUTS, MODEL
-from tests.small import same_bytes
 
 
 def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:

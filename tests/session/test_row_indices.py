@@ -20,10 +20,10 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import flat
+from testbed.harness import flat
+from testbed.states import same, saved
 from tests.importing import imported
 from tests.quantizing import Plain, data
-from tests.states import same, saved
 
 ROWS = 7
 

@@ -20,8 +20,8 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.streaming import IN_FLIGHT
+from testbed.small import SHAPE, same_bytes
 from tests.session.streams import EXPECTED, INPUTS, MODEL
-from tests.small import SHAPE, same_bytes
 
 NATIVE = engines.native()
 

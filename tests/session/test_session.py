@@ -23,8 +23,8 @@ from q8ta_wgpu.runtime import constants
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.session import inputs
-from tests import harness
-from tests.small import SHAPE, one_node, same_bytes, small_input, small_model
+from testbed import harness
+from testbed.small import SHAPE, one_node, same_bytes, small_input, small_model
 
 MODEL = small_model()
 
@@ -144,7 +144,7 @@ def test_torch_is_not_imported_for_a_tensor() -> None:
     code = """
 import sys, numpy as np
 from q8ta_wgpu import Session
-from tests.small import small_input, small_model
+from testbed.small import small_input, small_model
 class Tensor:  # what a session asks of a torch tensor
     def detach(self): return self
     def cpu(self): return self

@@ -19,8 +19,8 @@ from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
-from tests.harness import flat
-from tests.states import (
+from testbed.harness import flat
+from testbed.states import (
     NETWORKS,
     calls,
     compiled,
@@ -260,7 +260,7 @@ def test_bindings_go_on_from_run_to_run(vulkan: Device) -> None:
 
 
 def test_models_without_states_have_none(vulkan: Device) -> None:
-    from tests.small import small_model
+    from testbed.small import small_model
 
     session = Session(small_model(), vulkan)
     session.reset()

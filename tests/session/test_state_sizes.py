@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.export import Dim
 
 import q8ta_wgpu as q8
-from bench.noise import decibels
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.runtime.device import Device
-from tests.quantizing import data
-from tests.states import (
+from testbed.noise import decibels
+from testbed.states import (
     Streaming,
     calls,
     compiled,
     same,
     same_states,
 )
+from tests.quantizing import data
 
 
 def test_other_sizes_of_what_comes_in_leave_states_as_they_are() -> None:

@@ -16,8 +16,8 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session.opened import Opening
 from q8ta_wgpu.session.timing import Timing
-from tests import harness
-from tests.small import small_input, small_model
+from testbed import harness
+from testbed.small import small_input, small_model
 
 MODEL = small_model()
 LAYOUTS = {layout.short: layout for layout in Layout}

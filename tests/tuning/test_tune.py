@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.graphs import conv
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import DeviceError, InputError
@@ -30,11 +29,12 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
 from q8ta_wgpu.tuning.timer import Timer
-from tests import harness
+from testbed import harness
+from testbed.graphs import conv
+from testbed.layout_graphs import random_graph, random_inputs
+from testbed.small import same_bytes, small_input, small_model
 from tests.clock import INFO, Clock, Price, by_estimate, drawn, tuned
-from tests.layout_graphs import random_graph, random_inputs
 from tests.layout_sync.test_sync_layouts import check_sound
-from tests.small import same_bytes, small_input, small_model
 
 MODEL = small_model()
 pytestmark = pytest.mark.usefixtures("caches")

@@ -15,8 +15,8 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import cache as tune_cache
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
+from testbed.small import same_bytes, small_input, small_model
 from tests.clock import INFO, Clock, by_estimate, tuned
-from tests.small import same_bytes, small_input, small_model
 
 MODEL = small_model()
 pytestmark = pytest.mark.usefixtures("caches")

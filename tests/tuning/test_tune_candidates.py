@@ -26,9 +26,9 @@ from q8ta_wgpu.tuning import timer as tune_timer
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
 from q8ta_wgpu.tuning.timer import Timed, Timer
-from tests import op_graphs
+from testbed import op_graphs
+from testbed.small import small_model
 from tests.clock import INFO, Clock, by_estimate, tuned
-from tests.small import small_model
 
 MODEL = small_model()
 pytestmark = pytest.mark.usefixtures("caches")

@@ -10,11 +10,12 @@ import pytest
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.web import web_folder
-from tests.small import small_input
-from tests.web import engines
-from tests.web.engines import Chromium, served
-from tests.web.engines import Node as NodeJS
-from tests.web.exports import LOAD, MODEL, demo_model, lacking, node_js
+from testbed import browsers as engines
+from testbed.browsers import Chromium, served
+from testbed.browsers import Node as NodeJS
+from testbed.devices import lacking, node_js
+from testbed.small import small_input
+from tests.web.exports import LOAD, MODEL, demo_model
 
 
 @pytest.fixture(scope="module")

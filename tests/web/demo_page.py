@@ -17,7 +17,7 @@ from demo import web
 from q8ta_wgpu.commands import example, export_web
 from q8ta_wgpu.commands.example import Sample
 from q8ta_wgpu.ir.target import Target
-from tests.web.engines import Chromium
+from testbed.browsers import Chromium
 
 SIZE = (22, 18)
 """Width and height of the small picture in these tests."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,15 +17,12 @@ import q8ta_wgpu as q8
 from demo.network import trained
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model
-from tests.blocks import EncoderLayer, conv_bn
-from tests.conftest import SWIFTSHADER
-from tests.harness import flat
-from tests.networks import example_input, mobilenet_v2, unet
-from tests.networks import trained as untrained
-from tests.onnx_import import networks as onnx_files
-from tests.small import small_model
-from tests.web import engines
-from tests.web.engines import Node
+from testbed.blocks import EncoderLayer, conv_bn
+from testbed.harness import flat
+from testbed.networks import example_input, mobilenet_v2, unet
+from testbed.networks import trained as untrained
+from testbed.onnx import networks as onnx_files
+from testbed.small import small_model
 
 MODEL = small_model()
 
@@ -47,25 +40,6 @@ RUN = """
     const flat = (y) => ArrayBuffer.isView(y) ? [y] : Object.values(y ?? {}).flatMap(flat);
     const text = (y) => btoa(Array.from(new Uint8Array(y.buffer), (b) => String.fromCharCode(b)).join(""));
 """
-
-
-def lacking(what: str) -> None:
-    """A failure in CI, elsewhere a skip that says what to install."""
-    if what and os.environ.get("CI"):
-        pytest.fail(f"CI must have {what}: .ci/browser installs it")
-    if what:
-        pytest.skip(f"{what} is missing: `.ci/browser {sys.executable}` installs it")
-
-
-@contextlib.contextmanager
-def node_js() -> Iterator[Node]:
-    """Node on SwiftShader."""
-    lacking(engines.missing_node())
-    icd = next((f for folder in SWIFTSHADER if (f := folder / "vk_swiftshader_icd.json").exists()), None)
-    assert icd is not None, "no SwiftShader: .ci/adapter installs it"
-    started = Node(icd)
-    yield started
-    started.close()
 
 
 class ImageEncoder(nn.Module):

@@ -14,8 +14,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.commands import export_web
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.web import web_folder
+from testbed.browsers import Chromium
 from tests.web.demo_page import Page, few, written
-from tests.web.engines import Chromium
 
 
 @pytest.fixture(scope="module")

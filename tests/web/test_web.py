@@ -16,14 +16,13 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.web import web_folder
-from tests import int16_graphs, op_graphs
-from tests.kernels import test_rows_with_scales
+from testbed import int16_graphs, op_graphs, rows_with_scales
+from testbed.browsers import JavaScriptError
+from testbed.small import small_input
+from testbed.states import calls, compiled, written
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
 from tests.session.test_row_indices import counting, items_of
-from tests.small import small_input
-from tests.states import calls, compiled, written
-from tests.web.engines import JavaScriptError
 from tests.web.exports import MODEL, RUN, copied, equal, network, outputs
 
 
@@ -155,7 +154,7 @@ def test_a_full_cache_refuses_the_next_run_in_the_page(js: Any, folder: Path) ->
 
 
 def test_bytes_of_rows_with_scales(js: Any, folder: Path) -> None:
-    unfused, inputs = test_rows_with_scales.graph_of(1, *test_rows_with_scales.AFTER[3], INT16X4)
+    unfused, inputs = rows_with_scales.graph_of(1, *rows_with_scales.AFTER[3], INT16X4)
     model = Model(run_passes(unfused), Structure({"list": [0]}))
     equal(outputs(js, folder, "scales", model, inputs), model, inputs)
 

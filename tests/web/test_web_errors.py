@@ -14,8 +14,8 @@ from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.web import web_folder
-from tests.web.engines import JavaScriptError
-from tests.web.engines import Node as NodeJS
+from testbed.browsers import JavaScriptError
+from testbed.browsers import Node as NodeJS
 from tests.web.exports import RUN, copied
 
 DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {

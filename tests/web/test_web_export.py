@@ -19,9 +19,9 @@ from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
 from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
 from q8ta_wgpu.web import bundle, pixels, web_folder
-from tests.small import small_model
-from tests.web import engines
-from tests.web.exports import lacking
+from testbed import browsers as engines
+from testbed.devices import lacking
+from testbed.small import small_model
 
 MODEL = small_model()
 CHECKING = {"archive", "check", "checks"}
@@ -95,7 +95,7 @@ def test_no_package_of_a_gpu_is_needed(exported: Path, tmp_path: Path) -> None:
         import sys
         sys.modules["wgpu"] = sys.modules["wgpudawn"] = None
         from q8ta_wgpu import export_web
-        from tests.small import small_model
+        from testbed.small import small_model
         export_web(small_model(), {str(tmp_path)!r})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)

@@ -16,8 +16,8 @@ from PIL import Image
 import q8ta_wgpu as q8
 from demo import photos
 from q8ta_wgpu.ir.graph import Array
+from testbed.browsers import Chromium
 from tests.web.demo_page import SIZE, Page, written
-from tests.web.engines import Chromium
 from tests.web.exports import LOAD, equal, network, outputs
 
 

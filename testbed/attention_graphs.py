@@ -15,7 +15,7 @@ from q8ta_wgpu.kernels.attention.attention import COARSE, EXCLUDED, FINE, powers
 from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.kernels.norm import softmax, softmax_int16
 from q8ta_wgpu.passes.lower import lower
-from tests import harness, op_graphs
+from testbed import harness, op_graphs
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the networks of tests/networks.py are made of: convolutions, residuals, decoders, an encoder layer."""
+"""What the networks of testbed/networks.py are made of: convolutions, residuals, decoders, an encoder layer."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -203,3 +203,13 @@ class EncoderLayer(nn.Module):
 def classifier(channels: int, classes: int = 1000) -> list[nn.Module]:
     """Global average pooling and one linear layer."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+
+
+def data(*shape: int, seed: int = 1) -> Tensor:
+    """Normally distributed numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def conv(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size of an image."""
+    return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups)

@@ -19,8 +19,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.onnx_import.onnx_nodes import label
-from tests.networks import NETWORKS, example_input, transformer
-from tests.onnx_import.networks import by_onnx_runtime, quantize
+from testbed.networks import NETWORKS, example_input, transformer
+from testbed.onnx.networks import by_onnx_runtime, quantize
 
 FORMS = ("QDQ", "QOperator", "dynamic")
 TOKENS = 1000

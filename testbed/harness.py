@@ -25,9 +25,9 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Port, Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests.epilogue_graphs import EPILOGUES, epilogue_graph
-from tests.int16_graphs import single_nodes
-from tests.op_graphs import (
+from testbed.epilogue_graphs import EPILOGUES, epilogue_graph
+from testbed.int16_graphs import single_nodes
+from testbed.op_graphs import (
     SETTINGS,
     int8_graph,
     int8_only_graph,
@@ -36,7 +36,7 @@ from tests.op_graphs import (
     takes_integers,
     takes_steps,
 )
-from tests.sample import EVERYTHING
+from testbed.sample import EVERYTHING
 
 POISON = 0x8F7F80FF
 

@@ -19,8 +19,8 @@ from q8ta_wgpu.ir.graph import (
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes import run_passes
-from tests.op_graphs import Setting, extremes, float_result, rng
-from tests.sample import EVERYTHING, in_turn
+from testbed.op_graphs import Setting, extremes, float_result, rng
+from testbed.sample import EVERYTHING, in_turn
 
 SIMPLE = (
     "residual requantize",

@@ -18,7 +18,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import ModelFileError
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model
-from tests.small import small_model
+from testbed.small import small_model
 
 MODEL = small_model()
 SECONDS = 2.0

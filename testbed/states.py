@@ -17,8 +17,8 @@ from q8ta_wgpu.ir.arithmetic import fraction
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from tests.harness import flat
-from tests.quantizing import data
+from testbed.blocks import data
+from testbed.harness import flat
 
 
 class Streaming(nn.Module):

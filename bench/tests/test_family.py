@@ -12,7 +12,7 @@ from bench.options import Options
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.kernels.product.gemm import TILES
-from tests.op_graphs import rng
+from testbed.op_graphs import rng
 
 
 @pytest.mark.parametrize("name", ["units_160x128", "units_32x32_deep", "64x64", "16x16"])

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from q8ta_wgpu.ir.graph import Array
-from tests.onnx_import.exact import exact
+from testbed.onnx.exact import exact
 
 
 class Net:

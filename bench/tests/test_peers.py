@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bench import peer, peers
-from bench.noise import decibels
 from bench.runtimes import PEERS
-from tests.networks import NETWORKS, example_input
+from testbed.networks import NETWORKS, example_input
+from testbed.noise import decibels
 
 
 def test_ours_and_torch_compute_the_same_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
-from tests.epilogue_graphs import unfused_epilogue
-from tests.op_graphs import SETTINGS, Setting, extremes, float_ended, rng, settings_for, unfused_graph
+from testbed.epilogue_graphs import unfused_epilogue
+from testbed.op_graphs import SETTINGS, Setting, extremes, float_ended, rng, settings_for, unfused_graph
 
 WIDE_SUMS = (
     Setting((300, -7, -5000), "random", (INT16X4, INT8X4, INT16X4)),

@@ -12,7 +12,7 @@ from torch import nn
 
 from bench import architectures, builders, zoo
 from bench.zoo_table import figures
-from tests.quantizing import conv
+from testbed.blocks import conv
 
 
 def test_rows_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from tests import harness, op_graphs
-from tests.small import small_input, small_model
+from testbed import harness, op_graphs
+from testbed.small import small_input, small_model
 
 COUNTS: dict[soak.Work, int] = {
     soak.unused: 150,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.etvk_table import Neutral
+from testbed.etvk_table import Neutral
 
 
 def resnet50() -> Neutral:

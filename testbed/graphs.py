@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.kernels import OPS
@@ -17,6 +17,7 @@ from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Stage
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual
+from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
 from q8ta_wgpu.runtime.device import Device
@@ -177,3 +178,40 @@ def transposed(x: Shape, channels: int, kernel: int, stride: int, padding: int) 
 def macs(graph: Graph) -> int:
     """Multiply-accumulates of the graph's first node."""
     return OPS[graph.nodes[0].op].macs(graph.call(graph.nodes[0]))
+
+
+def between_integers(
+    op: str, shapes: tuple[Shape, ...], constants: tuple[Shape, ...], attrs: dict[str, Any], dtype: str
+) -> Graph:
+    """The runnable graph of an operator between integers of a dtype."""
+    rng, graph, inputs = np.random.default_rng(0), Graph(), []
+    step = 4.0 / RANGES[dtype][1]
+    for i, shape in enumerate(shapes):
+        graph.types |= {f"x{i}": TensorType(shape, dtype, QParams(step, 0, dtype)), f"r{i}": TensorType(shape)}
+        graph.inputs.append(f"x{i}")
+        graph.nodes.append(Node("dequantize", (f"x{i}",), f"r{i}"))
+        inputs.append(f"r{i}")
+    for i, shape in enumerate(constants):
+        inputs.append(
+            _dequantized(graph, rng, shape) if len(shape) > 1 else graph.add_constant(f"c{i}", _near_one(rng, shape))
+        )
+    shape, _ = OPS[op].check(tuple(graph.types[name] for name in inputs), attrs)
+    graph.types |= {"real": TensorType(shape), "y": TensorType(shape, dtype, QParams(step, 0, dtype))}
+    low, high = RANGES[dtype]
+    graph.nodes += [Node(op, tuple(inputs), "real", attrs), Node("quantize", ("real",), "y", {"lo": low, "hi": high})]
+    graph.outputs.append("y")
+    return run_passes(graph)
+
+
+def _near_one(rng: np.random.Generator, shape: Shape) -> Array:
+    return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def _dequantized(graph: Graph, rng: np.random.Generator, shape: Shape) -> str:
+    """Adds a dequantized int8 weight to a graph; returns its name."""
+    scale = np.full(shape[0], 0.01 / np.prod(shape[1:]) ** 0.5, np.float32)
+    parts: tuple[Array, ...] = (rng.integers(-127, 128, shape, dtype=np.int8), scale, np.zeros(shape[0], np.int32))
+    names = tuple(graph.add_constant(f"w{i}", part) for i, part in enumerate(parts))
+    graph.types["w"] = TensorType(shape)
+    graph.nodes.append(Node("dequantize_weight", names, "w", {"axis": 0}))
+    return "w"

@@ -18,7 +18,7 @@ from bench import accuracy as bench_accuracy
 from bench.accuracy import by, exact, outputs, signal_to_noise, standard_error, xnnpack
 from bench.options import Options
 from bench.suite.tasks import TASKS, accuracy, inputs
-from bench.yardstick import affine, symmetric, yardstick
+from testbed.yardstick import affine, symmetric, yardstick
 
 
 def test_superresolution_with_tanh() -> None:

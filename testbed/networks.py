@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.blocks import (
+from testbed.blocks import (
     EncoderLayer,
     InvertedResidual,
     RefineNet,

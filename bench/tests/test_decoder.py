@@ -20,9 +20,9 @@ from demo.decoder import CONTEXT, LAYERS, TOKENS, WEIGHTS, Decoder, Step, traine
 from demo.train_text import fit, perplexity, stored
 from examples import generate
 from q8ta_wgpu.runtime.device import Device
-from tests.web import engines
-from tests.web.engines import served
-from tests.web.exports import lacking, node_js
+from testbed import browsers as engines
+from testbed.browsers import served
+from testbed.devices import lacking, node_js
 
 PROMPT = "class Parser:\n    def read(self"
 

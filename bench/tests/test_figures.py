@@ -1,0 +1,52 @@
+"""Figures in the pages of documentation are those that were measured, by commands that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bench import figures
+from bench.__main__ import PARTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    str(path.relative_to(ROOT)): path for glob in ("*.md", "docs/*.md", "kernels/*.md") for path in ROOT.glob(glob)
+}
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+@each_page
+def test_figures(page: str) -> None:
+    """Blocks of figures are what the JSON files hold: `python -m bench figures` makes them anew."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    assert figures.filled(text) == text
+    assert text.count("<!-- figures: ") == text.count("<!-- end -->") == len(figures.BLOCK.findall(text))
+
+
+def test_every_block_is_shown() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
+    assert {found[0] for found in figures.BLOCK.findall(text)} == set(figures.BLOCKS)
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in sorted(figures.DOCS.glob("*.json"))])
+def test_figures_say_how_they_were_measured(path: Path) -> None:
+    """The command, which exists, the adapter, versions, the commit and the date."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for each in data if isinstance(data, list) else [data]:
+        assert each.keys() >= set(figures.ORIGIN)
+        assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", each["commit"]) and re.fullmatch(
+            r"20\d\d-\d\d-\d\d", each["date"]
+        )
+        command = each["command"].split()
+        assert command[:3] == ["python", "-m", "pytest"] or set(command[3:]) - {"--count", "100000"} <= set(PARTS)
+
+
+@each_page
+def test_parts(page: str) -> None:
+    """Each `python -m bench PART` that a page names is one."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    named = re.findall(r"python -m bench ([a-z][a-z0-9_-]*(?: [a-z][a-z0-9_-]*)*)", text)
+    assert [part for words in named for part in words.split()[:1] if part not in PARTS] == []

@@ -1,0 +1,81 @@
+"""What part of the tests runs, and how many pipelines they compile."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+
+from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.pipelines import Pipeline
+from testbed.fixtures import seed
+from testbed.sample import of_sampled_backends
+
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("suite")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Which tests ran before, in the same process, must not choose the weights of what a module's tests share."""
+    seed()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """OpenGL and SwiftShader meet a sample."""
+    kept = of_sampled_backends(items)
+    left_out = set(items) - set(kept)
+    config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+    items[:] = kept
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Python's collector leaves out what stays until the end: a million objects of torch and of the tests' modules.
+    Looking through them again and again took a third of the time of tests that make many objects."""
+    gc.disable()
+    yield
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)  # 700 new objects are one call of torch
+    gc.enable()
+
+
+compiled: dict[str, set[str]] = {}
+"""Digests of the pipelines compiled by each device of every worker."""
+
+
+def pytest_configure() -> None:
+    """Notes what is compiled: a device keeps only what is in use, and what was a short while ago."""
+    original = Device._compile
+
+    def noted(device: Device, text: str, buffers: int) -> Pipeline:
+        compiled.setdefault(device.name, set()).add(hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+        return original(device, text, buffers)
+
+    Device._compile = noted  # type: ignore[method-assign, assignment]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what a worker compiled."""
+    for name, found in getattr(node, "workeroutput", {}).get("compiled", {}).items():
+        compiled.setdefault(name, set()).update(found)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    yield
+    terminalreporter.write_line("distinct pipelines compiled")
+    for name, found in compiled.items():
+        terminalreporter.write_line(f"  {name}: {len(found)}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["compiled"] = {name: sorted(found) for name, found in compiled.items()}

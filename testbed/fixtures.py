@@ -1,0 +1,68 @@
+"""What every test is given or may ask for, beside devices."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from q8ta_wgpu.runtime import findings
+from q8ta_wgpu.tuning import cache
+from testbed.small import small_model
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small model as a file."""
+    path = tmp_path_factory.mktemp("saved") / "net.q8ta"
+    small_model().save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> None:
+    """torch's own threads fight with lavapipe's on a small machine."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return
+    torch.set_num_threads(1)
+
+
+def seed() -> None:
+    """The CPU's generator alone: `torch.manual_seed` looks for accelerators, 27,000 times."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """Nor those of a test."""
+    seed()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What probes find is kept in a folder of this run alone."""
+    empty = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(findings, "folder", lambda: empty)
+        yield
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in a process that a shell began in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own for what tuning keeps."""
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
+    return tmp_path / "caches"

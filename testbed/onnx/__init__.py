@@ -1,0 +1,1 @@
+"""ONNX files: what makes them, what quantizes them, and what they are compared with."""
