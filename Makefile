@@ -1,5 +1,6 @@
-# Two commands: `make demo` runs the main job on a real photograph, `make test` checks and tests everything.
-# Both set up what they need: a virtual environment with pinned packages, and software Vulkan where no GPU is found.
+# `make demo` runs the main job on a real photograph, `make quick` checks what a change breaks most often, `make test`
+# tests a sample of everything, and `make test-all` everything. All set up what they need: a virtual environment with
+# pinned packages, and software Vulkan where no GPU is found.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,10 @@ PIP_ARGS ?=
 # Mesa complains on stderr where no desktop session has set it.
 export XDG_RUNTIME_DIR ?= /tmp
 
-.PHONY: demo web test check unit bench docs clean adapter
+# As many processes as cores. A process of the tests takes up to 3 GiB.
+PYTEST := $(RUN) -m pytest -n auto --maxprocesses 8
+
+.PHONY: demo web quick test test-all check unit bench docs clean
 
 demo: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan
@@ -21,21 +25,32 @@ demo: $(VENV)/ready
 web: $(VENV)/ready
 	$(RUN) -m demo.web
 
+# What needs no device, and ten operators on one: in two minutes
+quick: $(VENV)/ready
+	@.ci/adapter $(RUN) vulkan
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy & types=$$!; Q8TA_TEST_QUICK=1 $(PYTEST) --dist worksteal; tests=$$?; wait $$types && exit $$tests
+
 test: check unit
+
+# Every kernel on every backend in all layouts, every pair of kernel and epilogue that a turn leaves out: two hours
+test-all: export Q8TA_TEST_EVERYTHING = 1
+test-all: check unit
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# Kernels in processes of their own: lavapipe keeps 1 to 3 MB of each pipeline until its process ends. Each of the two
-# takes a half of them in order (backends one after another), so that few pipelines are compiled twice. Other tests of a
-# file share what they make, so they stay in one process.
+# Kernels in processes of their own: lavapipe keeps 1 to 3 MB of each pipeline until its process ends. Each of them
+# takes a part in order (backends one after another), so that few pipelines are compiled twice. Other tests of a file
+# share what they make, so they stay in one process.
 unit: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan opengl swiftshader
-	@[ -z "$$CI" ] || .ci/browser $(RUN)
-	$(RUN) -m pytest -n 2 --dist worksteal tests/kernels/test_kernels.py
-	$(RUN) -m pytest -n 2 --dist loadfile --ignore tests/kernels/test_kernels.py
+	@.ci/browser $(RUN) || [ -z "$$CI" ]
+	$(PYTEST) --durations 30 --dist worksteal tests/kernels/test_kernels.py
+	$(PYTEST) --durations 30 --dist loadfile --ignore tests/kernels/test_kernels.py
 
 bench: $(VENV)/ready
 	$(RUN) -m pytest bench

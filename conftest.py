@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from testbed.fixtures import seed
-from testbed.sample import of_sampled_backends
+from testbed.sample import QUICK, of_sampled_backends, quick
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
@@ -26,8 +27,8 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """OpenGL and SwiftShader meet a sample."""
-    kept = of_sampled_backends(items)
+    """OpenGL and SwiftShader meet a sample; `make quick` is a smaller one."""
+    kept = of_sampled_backends(quick(items) if QUICK else items)
     left_out = set(items) - set(kept)
     config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
     items[:] = kept
@@ -70,9 +71,20 @@ def pytest_testnodedown(node: Any) -> None:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     yield
-    terminalreporter.write_line("distinct pipelines compiled")
+    terminalreporter.write_line(f"shaders compiled: {sum(map(len, compiled.values()))}")
     for name, found in compiled.items():
         terminalreporter.write_line(f"  {name}: {len(found)}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line says what a machine lacks to run everything."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    count = sum(".ci/browser" in str(report.longrepr) for report in skipped)
+    if count:
+        reporter.write_line(
+            f"{count} tests of web pages were skipped: .ci/browser {sys.executable} brings what they need"
+        )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -108,11 +108,11 @@ def one_each(found: Iterable[tuple[str, Plan]], index: int) -> Iterator[tuple[st
         yield plans_of_kernel[index % len(plans_of_kernel)]
 
 
-def sampled_plans(graph: Graph, index: int, vulkan: bool = True) -> Iterator[tuple[str, Plan]]:
-    """An operator's first case meets every kernel, on Vulkan in all its layouts. The others meet each in one layout, in
+def sampled_plans(graph: Graph, index: int, every: bool = True) -> Iterator[tuple[str, Plan]]:
+    """An operator's first case meets every kernel, in `every` layout or in one. The others meet each kernel in one, in
     turn; of products, whose tiles take long to compile, a third of the kernels and those for one row."""
     found = plans(graph, index)
-    if EVERYTHING or (index == 0 and vulkan):
+    if EVERYTHING or (index == 0 and every):
         yield from found
         return
     for name, plan in one_each(found, index):
@@ -133,7 +133,8 @@ def plans_or_none(graph: Graph, index: int, device: Device) -> Sequence[tuple[st
     """`sampled_plans`; for what several nodes run, or will once it is lowered, None: the plan of layout sync."""
     if len(graph.nodes) != 1 or not any(plans(graph, index)):
         return [("lowered", None)]
-    return list(sampled_plans(graph, index, device.name.endswith("(Vulkan, wgpu-native)")))
+    sampled = "OpenGL" in device.name or "SwiftShader" in device.name
+    return list(sampled_plans(graph, index, every=not sampled))
 
 
 def combinations(

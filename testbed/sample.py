@@ -12,6 +12,15 @@ T = TypeVar("T")
 EVERYTHING = os.environ.get("Q8TA_TEST_EVERYTHING", "") not in ("", "0")
 """Whether nothing is left out."""
 
+QUICK = os.environ.get("Q8TA_TEST_QUICK", "") not in ("", "0")
+"""Whether only what needs no device runs, and the first case of TEN operators on Vulkan."""
+
+TEN = {"conv2d", "conv_transpose2d", "linear", "matmul", "add", "mul", "gelu", "mean", "max_pool2d", "permute"}
+"""Operators that `make quick` meets on a device: each kind of kernel."""
+
+DEVICES = {"device", "vulkan", "swiftshader", "chromium", "node"}
+"""Fixtures that open a device, or a page that does."""
+
 SAMPLED = ("opengl", "swiftshader")
 """Backends that meet a part of what Vulkan meets: the same WGSL goes through the same LLVM, or through Tint, which
 meets every module in tests/kernels/test_wgsl.py."""
@@ -23,6 +32,17 @@ IN_EIGHT = 8
 def in_turn(found: Sequence[T], turn: int, every: int) -> list[T]:
     """One of so many, beginning with the one whose turn it is; all of them where nothing is left out."""
     return list(found) if EVERYTHING else list(found[-turn % every :: every])
+
+
+def quick(items: Iterable[Any]) -> list[Any]:
+    """The tests of `make quick`. Items are pytest's."""
+
+    def kept(item: Any) -> bool:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        first = params.get("device") == "vulkan" and params.get("index") == 0
+        return DEVICES.isdisjoint(item.fixturenames) or (first and getattr(params.get("op"), "name", "") in TEN)
+
+    return [item for item in items if kept(item)]
 
 
 def of_sampled_backends(items: Iterable[Any]) -> list[Any]:

@@ -74,7 +74,7 @@ def test_sampled_backends_meet_every_family() -> None:
     for graph, index, epilogue in harness.graphs():
         if epilogue or len(graph.nodes) != 1:
             continue
-        for _, plan in harness.sampled_plans(graph, index, vulkan=False):
+        for _, plan in harness.sampled_plans(graph, index, every=False):
             found = mains & {*plan.steps[0].variant.kernel.linked(plan.steps[0].call)[0]}
             whole |= found
             sampled |= found if index % sample.IN_EIGHT == 0 else set()

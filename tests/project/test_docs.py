@@ -117,7 +117,7 @@ def test_commands(page: str) -> None:
     named = re.findall(r"python -m q8ta_wgpu ([^-\n].*)", "\n".join(code(page)))
     given = [word.split()[0] for found in named for word in found.split("|")]
     assert [word for word in given if word not in COMMANDS] == []
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert [word for word in words_after("make", page) if word not in targets] == []
 
 
