@@ -81,7 +81,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter else []
     count = sum(".ci/browser" in str(report.longrepr) for report in skipped)
-    if count:
+    if reporter and count:
         reporter.write_line(
             f"{count} tests of web pages were skipped: .ci/browser {sys.executable} brings what they need"
         )
