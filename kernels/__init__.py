@@ -9,17 +9,26 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 
 from q8ta_wgpu.ir.op import Op
 
 
+def operators(module: ModuleType) -> Iterator[Op]:
+    """The operators of a module: `Op` values, and tuples of them. Raises AssertionError for those in another
+    collection, where they would not be found."""
+    for name, value in vars(module).items():
+        if isinstance(value, Op):
+            yield value
+        elif isinstance(value, list | dict | set | tuple) and any(isinstance(v, Op) for v in value):
+            if not (isinstance(value, tuple) and all(isinstance(v, Op) for v in value)):
+                raise AssertionError(f"{module.__name__}.{name}: operators stand alone or in a tuple of operators")
+            yield from value
+
+
 def _find() -> Iterator[Op]:
     for module in sorted(m.name for m in pkgutil.walk_packages(__path__, f"{__name__}.") if not m.ispkg):
-        for value in vars(importlib.import_module(module)).values():
-            if isinstance(value, Op):
-                yield value
-            elif isinstance(value, tuple) and value and all(isinstance(v, Op) for v in value):
-                yield from value
+        yield from operators(importlib.import_module(module))
 
 
 def _table() -> Mapping[str, Op]:

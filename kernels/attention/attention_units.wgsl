@@ -2,6 +2,7 @@
 // computes UNIT_M rows of a product, UNIT_N columns at a time. Subgroups with the same rows share the columns.
 // The zero points of left operands are subtracted by products with constant matrices, which cost the units little. Sums
 // are stored in the memory of keys and values to change their layout.
+// Uses subgroup_matrix.
 
 const SUBGROUPS = THREADS / LANES;
 const SUBGROUPS_M = ROWS / UNIT_M;

@@ -1,4 +1,5 @@
 // The arithmetic of attention: scores from sums, the inverse of a sum of weights, and the result from sums.
+// Uses magic_rounding.
 
 // LEAST is lower than any score by more than all distances. EXCLUDED is the score of an element without weight. Masked
 // elements have either score, params.masked_score: with LEAST, a row of masked elements has equal weights.

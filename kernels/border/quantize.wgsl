@@ -1,16 +1,5 @@
 fn compute(p: vec4<u32>) -> i32 { return int8_of(vec4<f32>(x_at(p))).x; }
 
-// Four floats to int8, as lanes or as a word. The range of the result is params.steps_lo..steps_hi around the zero
-// point.
-fn int8_of(v: vec4<f32>) -> vec4<i32> {
-  // NaN is recognized by its bits: a compiler may assume that there is none.
-  let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
-  let steps = select(v, vec4<f32>(0.0), nan) * params.inverse_scale;
-  return vec4<i32>(round(clamp(steps, vec4<f32>(params.steps_lo), vec4<f32>(params.steps_hi)))) + params.int8_zero;
-}
-
-fn quantized(v: vec4<f32>) -> u32 { return pack4xI8(int8_of(v)); }
-
 // A block of row-major floats: four pixels of four channels.
 fn read_block(n: u32, channel: u32, pixel: u32, unit: u32) -> vec4<u32> {
   var words: vec4<u32>;

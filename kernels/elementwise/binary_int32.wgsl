@@ -1,4 +1,5 @@
 // Functions of two integers. Dimensions of extent 1 are broadcast. A divisor of 0 counts as 1.
+// Uses unary_int32.
 fn of_two(p: vec4<u32>) -> Element {
   return function_of_two(a_at(min(p, params.a_dims - 1u)), b_at(min(p, params.b_dims - 1u)));
 }

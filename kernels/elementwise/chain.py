@@ -143,7 +143,7 @@ def _source(name: str, operands: Sequence[str], channels: str = "") -> Callable[
         hooks += ["addend_of=addend_at_word"] * any(isinstance(s, Add | Mul) for s in stages)
         for operand, t in zip(operands, call.inputs, strict=False):
             hooks.append(f"{operand}_values={operand}_{'same' if t.shape == call.output.shape else 'broadcast'}")
-        return "chain", *hooks
+        return "chain", "stages", *hooks
 
     return source
 

@@ -4,20 +4,6 @@
 // the result at NaN and outside of the domain; the host computes them from the definition. No intermediate value may be
 // infinite or NaN.
 
-fn logistic(x: f32) -> f32 {
-  let e = exp(-abs(x));
-  return select(e, 1.0, x >= 0.0) / (1.0 + e);
-}
-
-// The power series below 0.1, where the quotient would cancel; at 20 the result is 1 in float32.
-fn tanh_of(x: f32) -> f32 {
-  let m = min(abs(x), 20.0);
-  let e = exp(-2.0 * m);
-  let s = m * m;
-  let series = m * (1.0 - s * (0.33333333 - s * 0.13333333));
-  return sign(x) * select((1.0 - e) / (1.0 + e), series, m < 0.1);
-}
-
 // Abramowitz and Stegun 7.1.26, for z >= 0; absolute error 1.5e-7.
 fn erfc(z: f32) -> f32 {
   let bounded = min(z, 10.0);
@@ -282,6 +268,6 @@ fn at_number(x: f32) -> f32 {
     case LE_SCALAR: { return truth(x <= params.a); }
     case EQ_SCALAR: { return truth(x == params.a); }
     case NE_SCALAR: { return truth(x != params.a); }
-    default: { return params.a * x + params.b; }
+    case AFFINE, default: { return params.a * x + params.b; }
   }
 }

@@ -1,4 +1,5 @@
 // Functions of one tensor of integers; params.a and .b as in unary.wgsl.
+// Uses unary.
 fn compared_int32(p: vec4<u32>) -> f32 {
   let x = x_at(p);
   switch FUNCTION {
@@ -7,7 +8,7 @@ fn compared_int32(p: vec4<u32>) -> f32 {
     case LT_SCALAR: { return truth(x < params.a); }
     case LE_SCALAR: { return truth(x <= params.a); }
     case EQ_SCALAR: { return truth(x == params.a); }
-    default: { return truth(x != params.a); }
+    case NE_SCALAR, default: { return truth(x != params.a); }
   }
 }
 
@@ -21,7 +22,7 @@ fn computed_int32(p: vec4<u32>) -> i32 {
     case TRUNC_DIVIDE: { return x / params.a; }
     case REMAINDER: { return floor_remainder_int32(x, params.a); }
     case FMOD: { return remainder_of_int32(x, params.a); }
-    default: { return params.a * x + params.b; }
+    case AFFINE, default: { return params.a * x + params.b; }
   }
 }
 

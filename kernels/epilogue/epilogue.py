@@ -92,7 +92,7 @@ class Epilogue:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """WGSL to link: the file `quad`, and functions for its hooks.
+        """WGSL to link: the files `quad` and `stages`, and functions for its hooks.
 
         * `quad_value` computes the rounded values of four accumulators.
         * `before_rounding` adds a residual to the sums, and `activated` applies an activation to them.
@@ -111,7 +111,7 @@ class Epilogue:
                 if ends
                 else ["quad_value=requantized_by_magic"]
             )
-        return "quad", *(self._by_rows(hooks) if self.rows else hooks)
+        return "quad", "stages", *(self._by_rows(hooks) if self.rows else hooks)
 
     def _by_rows(self, hooks: list[str]) -> list[str]:
         """The hooks where the first stage is `rows`: it fills those of a residual, and passes the residual on."""

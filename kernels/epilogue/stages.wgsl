@@ -1,6 +1,7 @@
 // The stages of an epilogue, each in the form of the hook it fills. stages.py and stages_before_rounding.py define what
 // they compute. Without a stage that fills them, `before_rounding`, `activated` and `after_rounding` change nothing,
 // and `store_result` stores a word.
+// Uses magic_rounding.
 
 // --- channel_quad: the numbers of four channels ---
 

@@ -151,3 +151,17 @@ fn floor_remainder(x: f32, divisor: f32) -> f32 {
   let left = trunc_remainder(x, divisor);
   return left + select(0.0, divisor, opposed(left, divisor));
 }
+
+fn logistic(x: f32) -> f32 {
+  let e = exp(-abs(x));
+  return select(e, 1.0, x >= 0.0) / (1.0 + e);
+}
+
+// The power series below 0.1, where the quotient would cancel; at 20 the result is 1 in float32.
+fn tanh_of(x: f32) -> f32 {
+  let m = min(abs(x), 20.0);
+  let e = exp(-2.0 * m);
+  let s = m * m;
+  let series = m * (1.0 - s * (0.33333333 - s * 0.13333333));
+  return sign(x) * select((1.0 - e) / (1.0 + e), series, m < 0.1);
+}

@@ -1,4 +1,5 @@
 // As q8ta_linear.wgsl, with an int16 operand: one sum for its high halves, one for its low halves.
+// Uses halves, weights.
 fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Halves {
   let starts = all(first == vec4<u32>(0u));
   var high = select(vec4<i32>(0), start_half(p.w / 4u, 0u), starts);

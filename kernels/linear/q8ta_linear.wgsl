@@ -1,5 +1,6 @@
 // Weights are vectors in order (output quad, input quad), with a word for each output. The first thread of a team adds
 // the start value.
+// Uses weights.
 fn partial_result(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
   var acc = select(vec4<i32>(0), start_quad(p.w / 4u), all(first == vec4<u32>(0u)));
   let row = p.w / 4u * params.depth_quads;

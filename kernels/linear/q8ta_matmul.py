@@ -133,9 +133,9 @@ def _constants(call: Call) -> dict[str, int]:
 
 
 def _halves_source(call: Call) -> tuple[str, ...]:
-    """WGSL bindings that read the halves of each operand, by its dtype, and that add their sums."""
+    """WGSL that reads the halves of each operand, by its dtype, and that adds their sums."""
     total = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[halves.of(call, 0) * halves.of(call, 1)]
-    found = [f"real_products={total}"]
+    found = ["halves", f"real_products={total}"]
     for i, side in enumerate("ab"):
         int16 = halves.of(call, i) == 2
         found += [
@@ -257,7 +257,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
 
 def _general_source(call: Call) -> tuple[str, ...]:
     sums = ("Acc=RealSum", "real_acc=real_as_it_is")
-    return "q8ta_matmul", "dot", "direct", "sums_rows", _channels(call), *sums, *_halves_source(call)
+    return "q8ta_matmul", "pairs_rows", "dot", "direct", "sums_rows", _channels(call), *sums, *_halves_source(call)
 
 
 q8ta_matmul = Op(

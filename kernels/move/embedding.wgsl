@@ -1,4 +1,5 @@
 // An element of the row at a computed index.
+// Uses gather.
 fn compute(p: vec4<u32>) -> f32 {
   let row = index_within(vec4<u32>(0u, 0u, p.z, 0u), params.last);
   return f32(element_of(row, p.w)) * scale[row];

@@ -1,5 +1,6 @@
 // Rows along the packed axis: a thread writes the lanes of all rows in one line, so that no other thread writes its
 // words.
+// Uses update_indices.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {

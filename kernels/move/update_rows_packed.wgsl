@@ -1,4 +1,5 @@
 // A thread writes one word of the rows into the memory of a state. Other rows keep their values.
+// Uses update_indices.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {

@@ -88,7 +88,7 @@ batch_norm = Op(
     infer=_infer,
     reference=_reference,
     schema={"eps": EPS},
-    kernels=(Kernel("batch_norm", ("map", "compute=batch_norm"), (FLOAT,), FLOAT, params=_params),),
+    kernels=(Kernel("batch_norm", ("batch_norm", "map", "compute=batch_norm"), (FLOAT,), FLOAT, params=_params),),
     int8=Normalization(_lower, _factor_and_term, reads_int16=True, gives_int16=True, reads_float32=True),
     reads=reads_same_place,
     cases=(

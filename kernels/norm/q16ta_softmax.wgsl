@@ -1,5 +1,6 @@
 // Softmax with an int16 operand or result, as kernels/norm/softmax_int16.py defines it. The power of a distance 256 h +
 // l is the product of powers[h] and powers[256 + l], in 2^-31. Linked: mask or no_mask.
+// Uses q8ta_softmax.
 fn power_at(distance: u32) -> u32 {
   return wide_product(bitcast<u32>(powers[distance >> 8u]), bitcast<u32>(powers[256u + (distance & 255u)])).y;
 }

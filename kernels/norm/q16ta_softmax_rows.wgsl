@@ -1,4 +1,5 @@
 // Softmax of rows of words: a team of threads computes a row (arithmetic in q16ta_softmax.wgsl).
+// Uses q8ta_softmax_rows.
 struct Partial { largest: i32, sum: Wide }
 fn merge(a: Partial, b: Partial) -> Partial { return Partial(max(a.largest, b.largest), wide_sum(a.sum, b.sum)); }
 

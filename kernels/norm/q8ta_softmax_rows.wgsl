@@ -1,5 +1,6 @@
 // Softmax of rows of int8 words: a team of threads computes a row. Elements are shifted to 0..255; masked ones are 0,
 // the smallest.
+// Uses q8ta_softmax.
 
 // (largest, sum)
 alias Partial = vec2<u32>;

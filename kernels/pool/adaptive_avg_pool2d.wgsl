@@ -1,3 +1,4 @@
+// Uses windows.
 fn window(p: vec4<u32>) -> Window {
   let first = p.zw * params.x_dims.zw / params.y_dims.zw;
   let last = ((p.zw + 1u) * params.x_dims.zw + params.y_dims.zw - 1u) / params.y_dims.zw;

@@ -21,7 +21,13 @@ from q8ta_wgpu.kernels.lib import channels, share
 CHANNELS = ("average_channels", "channels", "channel_lanes")
 """WGSL files of averages over windows in 4C, for `channels.kernel`."""
 
-INT16 = ("Lanes=LanesInt16", "lanes_sum=lanes_sum_int16", "added=added_int16", "averaged=averaged_int16")
+INT16 = (
+    "average_channels",
+    "Lanes=LanesInt16",
+    "lanes_sum=lanes_sum_int16",
+    "added=added_int16",
+    "averaged=averaged_int16",
+)
 """Bindings of sums of int16."""
 
 WORKGROUP = 128

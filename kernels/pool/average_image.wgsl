@@ -1,6 +1,7 @@
 // The integer average of whole images in 4C. A workgroup averages 2^params.run_bits adjacent Words of the channels.
 // Several threads share the pixels of a Word: each adds every n-th pixel, and then their sums are added. The result has
 // the Words of an image's channels one after another.
+// Uses average_channels.
 const THREADS = 128u;
 const UNROLLED = 4u;
 var<workgroup> partial: array<Lanes, THREADS>;

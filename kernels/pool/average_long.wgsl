@@ -1,5 +1,6 @@
 // The same for sums of int16 that may pass int32: high bytes and low bytes are summed separately. A sum past int32
 // loses its 8 low bits.
+// Uses average_packed.
 alias Partial = vec2<i32>;
 fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 fn first_item(start: vec4<u32>) -> Partial { return Partial(0); }

@@ -1,3 +1,4 @@
+// Uses windows.
 fn window(p: vec4<u32>) -> Window {
   let begin = vec2<i32>(p.zw * params.stride.xy) - vec2<i32>(params.padding.xy);
   let end = min(begin + vec2<i32>(params.kernel.xy), vec2<i32>(params.x_dims.zw + params.padding.zw));

@@ -1,6 +1,9 @@
 // Merges all elements in window(p). Linked: first_item, the Partial to begin with, and item(x), the Partial of an
 // element.
 
+// The elements from `start` to `end`, without `end`, and the divisor of their sum.
+struct Window { start: vec4<u32>, end: vec4<u32>, divisor: u32 }
+
 fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
   let w = window(p);
   let start = w.start + first;

@@ -74,15 +74,22 @@ def unit_parts(call: Call) -> int:
 
 
 def source(call: Call) -> tuple[str, ...]:
-    """WGSL bindings to read a weight of 4 bits; none for int8."""
+    """WGSL to read a weight of 4 bits; none for int8."""
     return (
-        ("load_w=load_w4", "weight_factor=weight_factor4", "add_products=add_group", "add_sum=add_sum_of_group")
+        (
+            "weights",
+            "load_w=load_w4",
+            "weight_factor=weight_factor4",
+            "add_products=add_group",
+            "add_sum=add_sum_of_group",
+        )
         if is_grouped(call)
         else ()
     )
 
 
 _UNITS = (
+    "unit_weights",
     "UnitWeights=UnitWeights4",
     "unit_weights=unit_weights4",
     "unit_column=unit_column4",

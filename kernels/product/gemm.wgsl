@@ -9,6 +9,7 @@
 // Linked: the constants in capitals; row_of, k_offset_of, load_x, phase_of, steps_of and pixel_of (gemm_rows,
 // gemm_window); start_quad, channel_quad, quad_value and store_value (quad and the stages of an epilogue); load_w,
 // weight_factor, add_products (weights).
+// Uses halves, weights.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;

@@ -6,6 +6,7 @@
 // The thread that loads a row also sums its elements, which is needed for the zero points. A row of int16 is two rows
 // of int8, of its high and of its low halves (HALVES_A, HALVES_B).
 // Linked: the constants in capitals; a_vector and b_vector; the stages of an epilogue.
+// Uses gemm.
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;

@@ -3,6 +3,7 @@
 // workgroup lie along the rows, so that they read the same weights.
 // For q8ta_wgpu/program/unroll.py all loops except those over k and over turns have constant bounds. Linked: as for
 // gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
+// Uses halves, weights.
 
 // On CPUs it is fastest to read any word where a tap is outside of the image, and to ignore it: bounds are checked.
 const BRANCHES = false;

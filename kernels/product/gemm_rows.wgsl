@@ -1,4 +1,5 @@
 // Rows of x that are contiguous along k: a linear's, or the pixels a 1x1 convolution without padding reads.
+// Uses halves.
 
 struct Row { first: u32 }
 

@@ -16,6 +16,7 @@
 // Weights are in order (column tile, step, channel, vector of k). Rows may be divided into phases, as in gemm.wgsl.
 // A weight of 8 bits is one int8 and its channel one column of the product (PARTS = 1). A weight of 4 bits becomes two
 // int8 when a step is stored to workgroup memory, and its channel two columns (PARTS = 2): unit_weights.wgsl.
+// Uses halves, subgroup_matrix, unit_weights.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;

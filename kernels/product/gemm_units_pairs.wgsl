@@ -1,6 +1,7 @@
 // The product of gemm_pairs.wgsl, of two activations, on int8 matrix units as in gemm_units.wgsl. The thread that loads
 // a row also sums its elements, which is needed for the zero points. For int16, UNIT_M rows of high halves are followed
 // by the low halves of the same rows.
+// Uses subgroup_matrix.
 
 const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
 const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;

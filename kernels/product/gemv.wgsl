@@ -2,6 +2,7 @@
 // to ROWS rows; its threads share k. Weights are in order (channel quad, k, channel in quad), so that a thread reads 64
 // contiguous bytes. Weights of 4 bits are read in pairs of vectors, which share a factor; k counts pairs then. Linked:
 // ROWS, x_vector (gemm_rows), dot_quad, store_quad (quad).
+// Uses gemm, gemm_rows, halves, weights.
 
 // Sums of a row: one for int8, two for the halves of int16.
 const SUMS = ROWS * HALVES;

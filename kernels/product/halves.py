@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.graph import INT16X4, Call
 from q8ta_wgpu.ir.kernel import Params
 
 _INT16 = (
+    "halves",
     "RowVector=RowVectorInt16",
     "vector_at=int16_vector_at",
     "vector_of=int16_vector_of",
@@ -34,8 +35,8 @@ _INT16 = (
     "add_lanes=add_int16_lanes",
 )
 
-IN_ONE = ("start_quad=start_in_one", "zero_word=int16_zero_word")
-"""WGSL bindings where one accumulator has room for sums of int16."""
+IN_ONE = ("halves", "start_quad=start_in_one", "zero_word=int16_zero_word")
+"""WGSL where one accumulator has room for sums of int16."""
 
 
 def of(call: Call, operand: int = 0) -> int:
@@ -57,5 +58,5 @@ def params(call: Call) -> Params:
 
 
 def source(call: Call) -> tuple[str, ...]:
-    """WGSL bindings to read int16 rows; none for int8."""
+    """WGSL to read int16 rows; none for int8."""
     return _INT16 if of(call) == 2 else ()

@@ -1,5 +1,6 @@
 // Weights for gemm_units.wgsl: what a thread loads of them, the int8 vectors that it becomes in workgroup memory, and the
 // sums of a channel quad. `at` counts loads, `channel` channels of the call or of the tile, and k vectors of 16 inputs.
+// Uses weights.
 
 // Weights of 8 bits: a vector, one column for a channel.
 alias UnitWeights = vec4<u32>;

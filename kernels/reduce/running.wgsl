@@ -9,7 +9,7 @@ fn accumulated(before: Element, x: Element) -> Element {
     case CUMPROD: { return before * x; }
     case CUMMAX: { return maximum(before, x); }
     case CUMMIN: { return minimum(before, x); }
-    default: { return before + x; }
+    case CUMSUM, default: { return before + x; }
   }
 }
 

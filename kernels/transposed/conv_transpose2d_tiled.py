@@ -147,7 +147,14 @@ def _has_vectors(call: Call) -> bool:
 
 def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
     x_vector = "x_vector=whole_vector" if _has_vectors(call) else "x_vector=vector_of_words"
-    return *tile.source, "gemm_window_transposed", "stride_phases", x_vector, "sums_planes", *halves.source(call)
+    return (
+        *tile.source,
+        "gemm_window_transposed",
+        "stride_phases",
+        x_vector,
+        "sums_planes",
+        *halves.source(call),
+    )
 
 
 def _preferred(call: Call, target: Target, label: str) -> bool:

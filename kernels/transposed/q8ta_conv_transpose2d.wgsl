@@ -1,6 +1,7 @@
 // Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight vectors: (channel
 // quad, tap, input quad), a word for each channel, from its group's first channel on. Start values come once for each
 // phase.
+// Uses halves.
 
 // Four input channels from the k-th four of an output channel's group on. What lies past the group meets weights of 0.
 fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> x_Word {

@@ -1,8 +1,9 @@
 """Resolves the names in a shader: collects the definitions that its `main` uses, directly or not, from all files.
 
-A kernel names the file of its `main`. If several files define a name, the kernel also names the file to take it from,
-or binds the name by `name=meaning`. All other names are found in an index (wgsl_definitions.py). A module contains only
-definitions that are used, each below a comment with its file and line.
+A definition uses names of its own file, of the files that its own file says it uses (`// Uses gemm, halves.`), of the
+files that the kernel names, and of the folder `lib`. Nothing else is linked: a name that a kernel forgets is an error,
+also where a distant file defines it. `name=meaning` binds a name to another one. A module contains only definitions
+that are used, each below a comment with its file and line.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from dataclasses import replace
 from q8ta_wgpu.errors import LinkError
 from q8ta_wgpu.program.layout_functions import layout_functions
 from q8ta_wgpu.program.unroll import constants, unroll
-from q8ta_wgpu.program.wgsl_definitions import DIRECTIVES, Definition, definitions, files, scan
+from q8ta_wgpu.program.wgsl_definitions import DIRECTIVES, Definition, definitions, files, folders, scan, uses
+
+_LAYOUTS = "table of layouts"
+_SWITCH = re.compile(r"\bswitch ([A-Z]\w*) \{")
+"""The head of a switch on a constant. A function has one at most."""
+_CASE = re.compile(r"\bcase ([\w, ]+):")
 
 
 def complete(text: str) -> str:
-    """WGSL text, followed by the definitions that it uses."""
+    """WGSL text, followed by the definitions of `lib` that it uses."""
     own = {definition.name: definition for definition in scan(text)}
     reached = _reached(own.values(), own, ())
     return "\n".join((text, *_sources(d for d in reached if d.name not in own)))
@@ -30,7 +36,7 @@ def module(chosen: tuple[str, ...], generated: tuple[str, ...], unrolled: bool) 
     """The WGSL module of a `main` and all definitions that it uses.
 
     Args:
-        chosen: files that are preferred where several define a name, `main` included, and bindings `name=meaning`.
+        chosen: the files that the kernel names, that of its `main` included, and bindings `name=meaning`.
         generated: declarations of the call.
         unrolled: whether loops of a known number of turns are unrolled.
 
@@ -44,12 +50,24 @@ def module(chosen: tuple[str, ...], generated: tuple[str, ...], unrolled: bool) 
     for definition in reached:
         if missing := [name for name in definition.fields if name not in members]:
             raise LinkError(f"{definition.place} reads params.{missing[0]}, which its `params` does not give")
+    for definition in reached:
+        if _SWITCH.search(definition.text):
+            _check_switches(definition, constants("\n".join(d.text for d in reached if d.kind == "const")))
     if unrolled:
         known = constants("\n".join(d.text for d in reached))
         reached = [replace(d, text=unroll(d.text, known)) for d in reached]
     used = dict.fromkeys(d.file for d in reached if d.line and d.file)
     directives = [line for file in used for line in files()[file].splitlines() if line.startswith(DIRECTIVES)]
     return "\n".join((f"// {' '.join(used)}", *directives, *_sources(reached)))
+
+
+def _check_switches(definition: Definition, known: Mapping[str, int]) -> None:
+    """Raises LinkError where a switch on a constant has no case for the constant's value: the row of a table that was
+    forgotten would get what `default` computes."""
+    for match in _SWITCH.finditer(definition.text):
+        cases = {name for names in _CASE.findall(definition.text, match.end()) for name in names.split(", ")}
+        if known[match[1]] not in {known.get(name) for name in cases}:
+            raise LinkError(f"{definition.place} has no case for {match[1]} = {known[match[1]]}")
 
 
 def _sources(reached: Iterable[Definition]) -> Iterator[str]:
@@ -66,7 +84,13 @@ def _scanned(text: str) -> tuple[Definition, ...]:
 def _index() -> Mapping[str, tuple[Definition, ...]]:
     """All definitions of all files and the functions of layouts, by name."""
     layouts = (d for text in layout_functions() for d in scan(text))
-    return {**definitions(), **{d.name: (replace(d, file="table of layouts", line=0),) for d in layouts}}
+    return {**definitions(), **{d.name: (replace(d, file=_LAYOUTS, line=0),) for d in layouts}}
+
+
+@functools.cache
+def _library() -> frozenset[str]:
+    """The files whose definitions every file may use."""
+    return frozenset({_LAYOUTS, *(file for file, folder in folders().items() if folder == "lib")})
 
 
 def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: tuple[str, ...]) -> list[Definition]:
@@ -99,17 +123,17 @@ def _bound(definition: Definition, chosen: tuple[str, ...]) -> Definition:
 
 
 def _resolved(name: str, user: Definition, chosen: Sequence[str]) -> Definition:
-    """The definition of a name that another definition uses: of the same file, the only one, or of a chosen file."""
-    candidates = _index().get(name, ())
-    for found in (
-        [d for d in candidates if d.file == user.file],
-        candidates,
-        [d for d in candidates if d.file in chosen],
-    ):
-        if len(found) == 1:
-            return found[0]
+    """The definition of a name that another definition uses: of its own file, of one that this file uses, of one that
+    the kernel names, or of the library. Raises LinkError where the first of these that has any has several."""
+    candidates, used = _index().get(name, ()), uses().get(user.file, ())
+    for among in ((user.file,), used, chosen, _library()):
+        if found := [d for d in candidates if d.file in among]:
+            break
+    if len(found) == 1:
+        return found[0]
     places = ", ".join(d.place for d in candidates) or "no file"
+    named = ", ".join(dict.fromkeys((*used, *(stem for stem in chosen if "=" not in stem)))) or "none"
     raise LinkError(
-        f"{user.place or user.name} uses {name}, which {places} defines: exactly one of these must be among "
-        f"{', '.join(chosen)}"
+        f"{user.place or user.name} uses {name}, which {places} defines: exactly one of these must be in lib, used by "
+        f"{user.file or 'the text'}, or named by the kernel ({named})"
     )

@@ -17,6 +17,7 @@ _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|[A-Za-z_]\w*|\d[\w.]*|[^\s\w]", re.DOTA
 _STRUCTURE = re.compile(r"//[^\n]*|/\*.*?\*/|[(){}\[\];]", re.DOTALL)
 _BLANK = re.compile(r"(?:[\s;]|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_USES = re.compile(r"^// Uses (\w+(?:, \w+)*)\.$", re.MULTILINE)
 DIRECTIVES = ("diagnostic(", "enable ")
 """Beginnings of lines that must come first in a module."""
 
@@ -165,17 +166,42 @@ def _after_attribute(tokens: Sequence[str], at: int) -> int:
 
 
 @functools.cache
-def files() -> Mapping[str, str]:
-    """The text of every WGSL file of the kernels, by name without the suffix."""
-    found: dict[str, str] = {}
+def _read() -> Mapping[str, tuple[str, str]]:
+    """Folder and text of every WGSL file of the kernels, by name without the suffix."""
+    found: dict[str, tuple[str, str]] = {}
     for folder in importlib.resources.files("q8ta_wgpu.kernels").iterdir():
         for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
             if file.name.endswith(".wgsl"):
                 stem = file.name.removesuffix(".wgsl")
                 if stem in found:
                     raise LinkError(f"two files are called {file.name}")
-                found[stem] = file.read_text(encoding="utf-8")
+                found[stem] = folder.name, file.read_text(encoding="utf-8")
     return dict(sorted(found.items()))
+
+
+@functools.cache
+def files() -> Mapping[str, str]:
+    """The text of every WGSL file of the kernels, by name without the suffix."""
+    return {stem: text for stem, (_, text) in _read().items()}
+
+
+@functools.cache
+def folders() -> Mapping[str, str]:
+    """The folder of every WGSL file of the kernels, by the file's name without the suffix."""
+    return {stem: folder for stem, (folder, _) in _read().items()}
+
+
+@functools.cache
+def uses() -> Mapping[str, tuple[str, ...]]:
+    """The files whose definitions a file uses, by its line `// Uses gemm, halves.`. Raises LinkError for a file that
+    does not exist."""
+    found = {
+        stem: tuple(match[1].split(", ")) if (match := _USES.search(text)) else () for stem, text in files().items()
+    }
+    for stem, used in found.items():
+        if unknown := [name for name in used if name not in found]:
+            raise LinkError(f"{stem}.wgsl uses {unknown[0]}.wgsl, which does not exist")
+    return found
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -22,16 +23,17 @@ from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.ir.kernel import no_turns
 from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
-from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels import OPS, operators
 from q8ta_wgpu.kernels.product import weighted
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.layout_sync import Step, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.wgsl_definitions import definitions, files, scan
+from q8ta_wgpu.program.wgsl_definitions import definitions, files, folders, scan
 from q8ta_wgpu.runtime.rates import unit_module
 from testbed import attention_graphs, harness, rows_with_scales, states
 from tests.kernels import test_chains
+from tests.project.test_imports import MODULES, ROOMS
 
 TARGETS = (
     *(replace(BASELINE, packed_dot=packed) for packed in (True, False)),
@@ -184,6 +186,64 @@ def test_names_without_a_definition_are_told() -> None:
         linked(source=("binary_packed", "words"))
     with pytest.raises(LinkError, match=r"kernel q8ta_mul: .* reads params\.\w+, which its `params` does not give"):
         linked(params=lambda call: {})
+
+
+def forgetting(operator: str, method: str, *constants: str) -> None:
+    """Links a call of a kernel without some of its constants."""
+    op = OPS[operator]
+    (kernel,) = (k for k in op.kernels if k.name == f"{operator}{method}")
+    step = next(step for step in modules().values() if step.variant.kernel is kernel)
+    call, variant = step.call, step.variant
+    left = {name: value for name, value in kernel.constants(call).items() if name not in constants}
+    changed = replace(kernel, constants=lambda call: left)
+    words = word_count(call.output.shape, variant.out)
+    link.link(changed, op, call, variant.reads, variant.out, link.fields(changed, op, call, words))
+
+
+@pytest.mark.parametrize(
+    ("operator", "method", "constant", "defined"),
+    [
+        ("q8ta_linear", ".gemv", "TEAM", "attention"),
+        ("amax", "", "LARGEST", "chain"),
+        ("q8ta_softmax", ".rows", "LANES", ""),
+    ],
+)
+def test_a_forgotten_constant_links_nothing_of_another_family(
+    operator: str, method: str, constant: str, defined: str
+) -> None:
+    """A file of another folder defines a constant of this name."""
+    assert not defined or any(d.file.startswith(defined) for d in definitions()[constant])
+    with pytest.raises(LinkError, match=rf"kernel {operator}.* uses {constant}, which "):
+        forgetting(operator, method, constant)
+
+
+def test_a_row_without_a_case_is_told() -> None:
+    """A switch on a constant has no default that a forgotten row of a table falls into."""
+    op = OPS["sign"]
+    (kernel,) = op.kernels
+    t = TensorType((8,), FLOAT32)
+    call = Call("sign", {}, (t,), t)
+    changed = replace(kernel, constants=lambda call: {**kernel.constants(call), "FUNCTION": 1000})
+    layouts = (Layout.DEFAULT,)
+    with pytest.raises(LinkError, match=r"unary.wgsl:\d+ has no case for FUNCTION = 1000"):
+        link.link(changed, op, call, layouts, layouts[0], link.fields(changed, op, call, 8))
+
+
+def test_kernels_link_files_of_the_rooms_below_theirs() -> None:
+    """As a Python file imports from the rooms below its own, a kernel's module has definitions of their files alone."""
+    homes = {
+        id(op): name.rpartition(".")[0].removeprefix("kernels.")
+        for name in MODULES
+        if name.startswith("kernels.")
+        for op in operators(importlib.import_module(f"q8ta_wgpu.{name}"))
+    }
+    wrong = set[tuple[str, str]]()
+    for text, step in modules().items():
+        home = homes[id(OPS[step.node.op])]
+        for file in text.splitlines()[0].split()[1:]:
+            if folders()[file] != home and f"kernels.{folders()[file]}" not in ROOMS[f"kernels.{home}"]:
+                wrong.add((step.variant.kernel.name, file))
+    assert not wrong
 
 
 def test_names_with_several_definitions_are_told() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from q8ta_wgpu.program.wgsl_definitions import files, folders, uses
+
 ROOT = Path(__file__).parents[2]
 
 IR = {"errors", "ir"}
@@ -165,6 +167,18 @@ def test_a_module_imports_from_the_rooms_below_it(name: str) -> None:
             assert room(inner) in {here, *ROOMS[here]} or inner in ROOMS[here], where
         elif package not in sys.stdlib_module_names:
             assert package in {"numpy", *OUTSIDE.get(here.split(".")[0], set())}, where
+
+
+@pytest.mark.parametrize("name", files())
+def test_wgsl_uses_files_of_the_rooms_below_it(name: str) -> None:
+    here = f"kernels.{folders()[name]}"
+    for used in uses()[name]:
+        there = f"kernels.{folders()[used]}"
+        assert there in {here, *ROOMS[here]}, f"{name}.wgsl uses {used}.wgsl"
+
+
+def test_wgsl_files_form_no_circle() -> None:
+    graphlib.TopologicalSorter(uses()).prepare()
 
 
 def test_the_rooms_exist_and_form_no_circle() -> None:
