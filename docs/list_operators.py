@@ -31,7 +31,7 @@ operator that is missing is refused by name, with its place; `unsupported="torch
 A value has at most 2^{MAX_ELEMENTS.bit_length() - 1} elements, an attribute at most
 2^{MAX_EXTENT.bit_length() - 1}, and a dispatch at most 2^{MAX_WORK.bit_length() - 1} loop steps.
 
-| operator | torch | ONNX | forms | limits |
+|operator|torch|ONNX|forms|limits|
 |---|---|---|---|---|
 """
 
@@ -43,7 +43,7 @@ def forms(op: Op) -> str:
     wide = in_int8 and (op.int8.reads_int16 or op.int8.gives_int16)  # type: ignore[union-attr]
     held = {"int8": in_int8 or INT8X4 in dtypes, "int16": wide or INT16X4 in dtypes}
     held |= {"int32": INT32 in dtypes, "float32": FLOAT32 in dtypes}
-    return " ".join(name for name, there in held.items() if there)
+    return "/".join(name for name, there in held.items() if there)
 
 
 def limits(op: Op) -> str:
@@ -82,7 +82,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
 
 def page() -> str:
     """The text of docs/operators.md."""
-    lines = (f"| {' | '.join(row)} |".replace("|  |", "| |").replace("|  |", "| |") for row in rows())
+    lines = (f"|{'|'.join(row)}|" for row in rows())
     others = ", ".join(sorted({name.removeprefix("com.microsoft.") for name in {**RULES, **SPECIAL}}))
     text = "\n".join(textwrap.wrap(f"Of ONNX files also: {others}.", 120))
     return f"{HEAD}{chr(10).join(lines)}\n\n{text}\n"
