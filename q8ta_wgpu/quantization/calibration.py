@@ -16,8 +16,9 @@ from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.insert import quantized
 from q8ta_wgpu.quantization.places import Place, Places
+from q8ta_wgpu.quantization.planned import planned
 from q8ta_wgpu.quantization.ranges import Range
-from q8ta_wgpu.quantization.stored import Choice, StoredValues
+from q8ta_wgpu.quantization.stored import Choice
 from q8ta_wgpu.quantization.transforms import transforms
 from q8ta_wgpu.quantization.weight_rounding import Inputs
 from q8ta_wgpu.quantization.weights import RoundedWeights, counted_inputs
@@ -52,7 +53,7 @@ class Calibration:
         self.sums = {node.output: node for node in sums}
         self._inputs = {n.output: counted_inputs(self.graph, n) for n in sums} if fit_weights else {}
         self.weights = RoundedWeights(self.graph, self._inputs)
-        self.values = StoredValues(self.graph, self.calls, self._places, self._ranges, transforms(self.graph, sums))
+        self.values = planned(self.graph, self.calls, self._places, self._ranges, transforms(self.graph, sums))
 
     def _has_weight(self, node: Node) -> bool:
         constant = all(name in self.graph.constants for name in node.inputs[1:3])

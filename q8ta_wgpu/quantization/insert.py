@@ -71,9 +71,8 @@ class _Insertion:
 
     def _store(self, name: str) -> None:
         """Rounds a value where it is computed, if it is stored there and an edge reads it rounded."""
-        if not self.values.is_stored(name):
+        if (own := self.values.given.get(name)) is None:
             return
-        own = self.values.by_root[self.values.places.root(("", name))]
         edges = self._edges.get(name, [])
         widths = {stored.width_for(edge, self.chosen) for edge, stored in edges if stored is own} - {"float32"}
         others = any(stored is not own and stored.width_for(e, self.chosen) != "float32" for e, stored in edges)
@@ -84,7 +83,7 @@ class _Insertion:
     def _read(self, edge: Edge) -> str:
         """The name under which an edge reads a value."""
         name = edge[1]
-        if (stored := self.values.at(edge)) is None:
+        if (stored := self.values.edges.get(edge)) is None:
             return name
         width = stored.width_for(edge, self.chosen)
         if width == "float32":

@@ -41,9 +41,12 @@ class Places:
 
     def root(self, place: Place) -> Place:
         """The place that stands for all that share its scale."""
-        while (parent := self._parent[place]) != place:
-            place = parent
-        return place
+        found = place
+        while (parent := self._parent[found]) != found:
+            found = parent
+        while (parent := self._parent[place]) != found:  # the next search is short
+            self._parent[place], place = found, parent
+        return found
 
     def storage(self, place: Place) -> Storage:
         """How what shares a scale with a place is stored."""

@@ -9,8 +9,8 @@ not.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,12 +21,15 @@ from q8ta_wgpu.quantization.noise import decibels, noise
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.rules import steps as steps_of_rules
 from q8ta_wgpu.quantization.runner import Runner
-from q8ta_wgpu.quantization.steps import Costs, Step, reads_int16, widths
+from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Width
 from q8ta_wgpu.quantization.weights import RoundedWeights
 
 WITHIN = 10**0.05
 """The noise that is allowed, relative to the yardstick's: half a decibel more."""
+
+SPARE = 10**0.03
+"""Where values are widened at all, the noise must be below what is wanted by this factor."""
 
 SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
@@ -91,18 +94,16 @@ class Precisions:
     Args:
         calibration: which has met all items.
         runner: runs some of them.
-        without: names of rules that are left out.
     """
 
     calibration: Calibration
     runner: Runner
-    without: Collection[str] = ()
     _found: dict[tuple[frozenset[tuple[Reading, Width]], bool], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.calibration.values
         self.costs = Costs(self.values)
-        self.rules = steps_of_rules(self.values, self.costs, self.runner, self.without)
+        self.rules = steps_of_rules(self.values, self.costs)
         self._known = widths(self.rules)
 
     def wide(self) -> Precision:
@@ -154,11 +155,23 @@ class Precisions:
         every = self._every(needed)
         best = self.noise({**self._known, **widths(every)})
         limits = [
-            want if low <= want else max(most, WITHIN * low)
+            want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
-        steps = self._first(every, limits)
-        return self._without_dear(steps, limits)
+        steps = self._without_dear(self._first(every, limits), limits)
+        cheap = self._cheap([*self.rules, *steps])
+        return [*steps, *cheap] if self._suffice([*steps, *cheap], [WITHIN * limit for limit in limits]) else steps
+
+    def _cheap(self, taken: Sequence[Step]) -> list[Step]:
+        """Other steps that together cost next to nothing. They are worth that, since other inputs reach further than
+        those of the calibration, and int16 has room for them."""
+        left, done, found = max(NOTHING * self.costs.traffic, LITTLE), widths(taken), list[Step]()
+        for step in sorted(self._every({}), key=lambda step: step.cost):
+            fits = step.width == "int16" and step.reading[1] == "others" and self.costs.is_exact(step.reading)
+            if fits and step.reading not in done and step.cost <= left:
+                found.append(replace(step, rule="cheap", reason="since that costs next to nothing"))
+                left -= step.cost
+        return found
 
     def _needed(self, wanted: Sequence[float]) -> dict[Reading, Array]:
         """The noise that each reading's rounding makes, relative to what is wanted."""

@@ -7,14 +7,17 @@ a report gives, and its guard: the network of the tests that gets worse without 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from q8ta_wgpu.ir.graph import FLOAT32, Node
+import numpy as np
+
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.graph import FLOAT32, Call, Node, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.ranges import FEW
-from q8ta_wgpu.quantization.runner import Runner
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, moved_from
 from q8ta_wgpu.quantization.stored import RESULT, Reading, Role, Stored, StoredValues, Width, asks_whether_finite
 
@@ -30,6 +33,9 @@ _DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
 
 _EXPONENTIALS = ("exp", "expm1")
 
+_POINTS = 1025
+"""Numbers of a range for which functions of it are computed."""
+
 _KEEP_TAILS = ("add", "mul")
 """Operators whose results are far larger for few elements if those of an operand are."""
 
@@ -41,13 +47,11 @@ class Network:
     Attributes:
         values: what is stored, and who reads it.
         costs: of wider values.
-        runner: knows the values of simulated items.
         known: the readings that earlier rules have decided.
     """
 
     values: StoredValues
     costs: Costs
-    runner: Runner
     known: Collection[Reading] = ()
 
 
@@ -70,19 +74,31 @@ class Rule:
     guard: str
 
 
-def steps(values: StoredValues, costs: Costs, runner: Runner, without: Collection[str] = ()) -> list[Step]:
-    """The steps that the rules ask for, but for those of rules that are left out. Of two rules for one reading the
-    first one decides."""
+def steps(values: StoredValues, costs: Costs) -> list[Step]:
+    """The steps that the rules ask for. Of two rules for one reading the first one decides."""
     found: dict[Reading, Step] = {}
     for rule in RULES:
-        if rule.name in without:
-            continue
-        for reading in rule.match(Network(values, costs, runner, found)):
+        for reading in rule.match(Network(values, costs, found)) if rule.name not in _LEFT_OUT else ():
             if reading not in found and reading[0].edges(reading[1]):
-                width = _finer(runner, reading) if rule.match is _exponents else rule.width
-                cost = costs.of(reading, width)
-                found[reading] = Step(reading, width, cost, rule.name, rule.reason)
+                width = _finer(reading) if rule.match is _exponents else rule.width
+                found[reading] = Step(reading, width, costs.of(reading, width), rule.name, rule.reason)
     return list(found.values())
+
+
+_LEFT_OUT: set[str] = set()
+
+
+@contextlib.contextmanager
+def left_out(*names: str) -> Iterator[None]:
+    """Leaves rules out, by their names, to measure what they gain. Raises InputError for a name that no rule has."""
+    if unknown := [name for name in names if name not in {rule.name for rule in RULES}]:
+        raise InputError(f"no rule is called {unknown[0]!r}: there are {', '.join(rule.name for rule in RULES)}")
+    before = {*_LEFT_OUT}
+    _LEFT_OUT.update(names)
+    try:
+        yield
+    finally:
+        _LEFT_OUT.intersection_update(before)
 
 
 def _asked(network: Network) -> Iterator[Reading]:
@@ -130,9 +146,9 @@ def _exponents(network: Network) -> Iterator[Reading]:
     values = network.values
     found: list[Stored] = []
     for node in values.graph.nodes:
-        if node.op in _EXPONENTIALS and _passes_1(network, node) and _is_read_by_others(values, node.output):
+        if node.op in _EXPONENTIALS and _passes_1(values, node) and _is_read_by_others(values, node.output):
             behind = _function_of(values, node)
-            found += [s for s in _in_8_bits(network) if behind in s.values]
+            found += [s for s in values.of_value.get(behind, ()) if s.width == "int8"]
     yield from _with_slices(network, found)
 
 
@@ -141,7 +157,7 @@ def _exponentials(network: Network) -> Iterator[Reading]:
     values, large = network.values, set[str]()
     for node in values.graph.nodes:
         if node.op in _EXPONENTIALS:
-            grows = _passes_1(network, node)
+            grows = _passes_1(values, node)
         elif node.op in _KEEP_TAILS:
             grows = not large.isdisjoint(node.inputs) and not any(_is_of_layer(values, name) for name in node.inputs)
         else:
@@ -213,15 +229,33 @@ def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
     yield from ((stored, role) for stored in found for role in roles)
 
 
-def _finer(runner: Runner, reading: Reading) -> Width:
+def _finer(reading: Reading) -> Width:
     """int16 for what an exponential reads, or float32 where a step of int16 would change the exponential noticeably, as
     where values share their scale with far larger ones."""
     return "int16" if reading[0].q("int16").scale < _NOTICED else "float32"
 
 
-def _passes_1(network: Network, exponential: Node) -> bool:
-    """Whether an exponential passes 1 in the items that are simulated."""
-    return network.runner.largest(exponential.inputs[0]) > 0
+def _passes_1(values: StoredValues, exponential: Node) -> bool:
+    """Whether an exponential passes 1 somewhere in the range that calibration met of the stored value of which its
+    argument is a function; True where it is none of one value alone."""
+    calls, name = list[Node](), exponential.inputs[0]
+    while name not in values.of_value:
+        node = values.producers.get(name)
+        read = [] if node is None else [n for n in node.inputs if n not in values.graph.constants]
+        if node is None or not isinstance(OPS[node.op].int8, Elementwise | Arithmetic) or len(read) != 1:
+            return True
+        if any(values.graph.types[n].numel > 1 for n in node.inputs if n not in read):
+            return True
+        calls.append(node)
+        (name,) = read
+    met = [stored.met for stored in values.of_value[name]]
+    found = np.linspace(min(m.low for m in met), max(m.high for m in met), _POINTS, dtype=np.float32)
+    for node in reversed(calls):
+        arrays = [values.graph.constants.get(n, found).reshape(-1) for n in node.inputs]
+        types = tuple(TensorType(array.shape) for array in arrays)
+        with np.errstate(all="ignore"):
+            found = np.asarray(OPS[node.op].reference(Call(node.op, node.attrs, types, TensorType((_POINTS,))), arrays))
+    return bool((found > 0).any())
 
 
 def _is_read_by_others(values: StoredValues, name: str) -> bool:
@@ -233,7 +267,7 @@ def _is_read_by_others(values: StoredValues, name: str) -> bool:
 def _function_of(values: StoredValues, node: Node) -> str:
     """The value of which a node is a function, perhaps with functions before it: the nearest one that is stored."""
     name = node.inputs[0]
-    while (before := values.producers.get(name)) is not None and name not in values.places.of_value:
+    while (before := values.producers.get(name)) is not None and name not in values.of_value:
         computed = [n for n in before.inputs if n not in values.graph.constants]
         if not isinstance(OPS[before.op].int8, Elementwise | Arithmetic) or len(computed) != 1:
             break
@@ -264,7 +298,7 @@ def _made_of(values: StoredValues, stored: Stored) -> list[Stored]:
         if made is None or not (isinstance(int8, Arithmetic | Moves) or made.op in ("sqrt", *values.transforms)):
             continue
         for read in made.inputs:
-            parts = [s for s in values.stored if read in s.values]
+            parts = values.of_value.get(read, [])
             found.update(dict.fromkeys(parts))
             if not parts and read not in waiting and values.graph.types[read].dtype == FLOAT32:
                 waiting.append(read)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.model.reference import run
 
@@ -19,10 +17,6 @@ class Runner(Protocol):
 
     exact: list[list[Array]]
     """The outputs of each item in float."""
-
-    def largest(self, name: str) -> float:
-        """The largest element of a float value in all items."""
-        ...
 
     def outputs(self, graph: Graph) -> list[list[Array]]:
         """The outputs of each item, of the float graph with roundings added."""
@@ -42,24 +36,14 @@ class ReferenceRunner:
 
     def __init__(self, graph: Graph, items: Sequence[Mapping[str, Array]]) -> None:
         self.graph, self._items = graph, items
-        self._largest: dict[str, float] = {}
         self._known: list[dict[str, Array]] = []
         self.exact: list[list[Array]] = []
         size = sum(4 * graph.types[node.output].numel for node in graph.nodes)
         keeps = size * len(items) <= _KEPT
         for item in items:
-            found = run(graph, item, keep=keeps, met=self._meet)
+            found = run(graph, item, keep=keeps)
             self.exact.append([found[name] for name in graph.outputs])
             self._known.append({n.output: found[n.output] for n in graph.nodes} if keeps else {})
-
-    def _meet(self, name: str, array: Array) -> None:
-        if array.size:
-            self._largest[name] = max(self._largest.get(name, -np.inf), float(array.max()))
-
-    def largest(self, name: str) -> float:
-        """The largest element of a float value in all items; of an input or constant infinity, since it is known for
-        no other item."""
-        return self._largest.get(name, np.inf)
 
     def outputs(self, graph: Graph) -> list[list[Array]]:
         """The outputs of each item, of the float graph with roundings added. Values that no rounding changes are those

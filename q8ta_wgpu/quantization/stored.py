@@ -8,15 +8,15 @@ the widest of its own readers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT16X4, INT32, Graph, Node, QParams
-from q8ta_wgpu.ir.int8 import Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
+from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, QParams
+from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.storage import INT16, Storage
-from q8ta_wgpu.quantization.places import Place, Places
+from q8ta_wgpu.quantization.places import Place
 from q8ta_wgpu.quantization.ranges import Range
 
 Role = Literal["sums", "products", "steps", "others"]
@@ -32,8 +32,6 @@ RESULT = "<result>"
 
 Edge = tuple[str, str]
 """(call that reads a value, or RESULT; the value)."""
-
-_SUMS = (WeightedSum, Recurrent, Product)
 
 
 @dataclass(eq=False)
@@ -92,45 +90,33 @@ class StoredValues:
     Args:
         graph: a float graph.
         calls: the call that each node is part of, by the node's output.
-        places: where values are rounded.
-        ranges: what calibration meets, by the roots of places.
+        stored: what is stored, with the edges that read it.
+        given: of the values that are rounded where they are computed, what they belong to.
         transforms: weighted sums, by output, whose weights are not the network's.
 
     Attributes:
-        stored: in the order of the plan.
         readers: the nodes that read each value.
         producers: the node that gives each value.
+        edges: what each edge reads.
+        of_value: what each value belongs to: it may be rounded in several ways.
     """
 
     def __init__(
         self,
         graph: Graph,
         calls: Mapping[str, str],
-        places: Places,
-        ranges: Mapping[Place, Range],
+        stored: Sequence[Stored],
+        given: Mapping[str, Stored],
         transforms: Collection[str] = (),
     ) -> None:
-        self.graph, self.calls, self.places, self.transforms = graph, calls, places, transforms
-        self.readers: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            for name in dict.fromkeys(node.inputs):
-                self.readers.setdefault(name, []).append(node)
+        self.graph, self.calls, self.stored, self.given, self.transforms = graph, calls, stored, given, transforms
+        self.readers = readers_of(graph)
         self.producers = {node.output: node for node in graph.nodes}
-        by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
-        self.stored, self.by_root = list(by_root.values()), by_root
-        for name in (*graph.inputs, *graph.constants, *self.producers):
-            for root in places.of_value.get(name, ()):
-                by_root[root].values.append(name)
-        self._roles = self._roles_of_nodes()
-        for name in reversed([n for n in (*graph.inputs, *graph.constants, *self.producers) if n in places.of_value]):
-            self._add_edges(name)
-
-    def at(self, edge: Edge) -> Stored | None:
-        """What an edge reads rounded; None where it reads what is not stored."""
-        name = edge[1]
-        if edge in self.places.plan.reads:
-            return self.by_root[self.places.root(edge)]
-        return self.by_root[self.places.root(("", name))] if name in self.places.plan.gives else None
+        self.edges = {edge: each for each in stored for edge in each.roles}
+        self.of_value: dict[str, list[Stored]] = {}
+        for each in stored:
+            for name in each.values:
+                self.of_value.setdefault(name, []).append(each)
 
     def nodes(self, edge: Edge) -> list[Node]:
         """The nodes of a call that read a value."""
@@ -141,63 +127,14 @@ class StoredValues:
         """The nodes that read values in a role, without those that only move elements."""
         return [node for edge in stored.edges(role) for node in self.nodes(edge)]
 
-    def is_stored(self, name: str) -> bool:
-        """Whether a value is rounded where it is computed."""
-        return name in self.places.plan.gives
 
-    def _add_edges(self, name: str) -> None:
-        """Adds the edges that read a value. Those behind it are known."""
-        found = dict.fromkeys(self.calls[node.output] for node in self.readers.get(name, ()))
-        for edge in ((call, name) for call in (*found, *([RESULT] if name in self.graph.outputs else []))):
-            if (stored := self.at(edge)) is None:
-                continue
-            moved = self._moved(edge, stored)
-            behind = frozenset(r for n in moved for e, roles in stored.roles.items() if e[1] == n for r in roles)
-            if moved:
-                stored.moves.add(edge)
-            roles = {self._roles[node.output] for node in self.nodes(edge)} if not moved else behind
-            stored.roles[edge] = frozenset(roles or {"others"})
-
-    def _moved(self, edge: Edge, stored: Stored) -> list[str]:
-        """The values that a call gives which share the scale of what it reads; none of a call that computes."""
-        if edge not in self.places.plan.reads:
-            return []
-        return [
-            name
-            for name in stored.values
-            if name in self.producers and self.calls[name] == edge[0] and name != edge[1] and self.is_stored(name)
-        ]
-
-    def _roles_of_nodes(self) -> dict[str, Role]:
-        """The role in which each node reads, by its output."""
-        steps: dict[str, bool] = {}
-        found: dict[str, Role] = {}
-        for node in reversed(self.graph.nodes):
-            behind = self.readers.get(node.output, ())
-            int8 = OPS[node.op].int8
-            ahead = self._takes_steps(node) or any(steps[reader.output] for reader in behind)
-            steps[node.output] = ahead and not isinstance(int8, _SUMS)
-            if node.output in self.transforms or (isinstance(int8, Product) and not self._has_constant(node)):
-                found[node.output] = "products"
-            elif isinstance(int8, _SUMS):
-                found[node.output] = "sums"
-            else:
-                roles = {"steps" if steps[node.output] else "others"}
-                if not self.is_stored(node.output):
-                    roles.update(found[reader.output] for reader in behind)
-                found[node.output] = next(role for role in ROLES if role in roles)
-        return found
-
-    def _takes_steps(self, node: Node) -> bool:
-        """Whether a node makes whole numbers from floats, such as floor, argmax or a comparison. A small change of a
-        float may then change the result by one."""
-        int8, given = OPS[node.op].int8, self.graph.types[node.output]
-        if not any(self.graph.types[name].dtype == FLOAT32 for name in node.inputs if name not in self.graph.constants):
-            return False
-        return given.q == BOOL or given.dtype == INT32 or (isinstance(int8, Elementwise) and int8.whole)
-
-    def _has_constant(self, node: Node) -> bool:
-        return any(name in self.graph.constants for name in node.inputs)
+def readers_of(graph: Graph) -> dict[str, list[Node]]:
+    """The nodes that read each value."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in dict.fromkeys(node.inputs):
+            found.setdefault(name, []).append(node)
+    return found
 
 
 def asks_whether_finite(node: Node) -> bool:

@@ -1,0 +1,126 @@
+"""The values that a plan stores, and the roles in which a graph reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node
+from q8ta_wgpu.ir.int8 import Elementwise, Product, Recurrent, WeightedSum
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.places import Place, Places
+from q8ta_wgpu.quantization.ranges import Range
+from q8ta_wgpu.quantization.stored import RESULT, ROLES, Edge, Role, Stored, StoredValues, readers_of
+
+_SUMS = (WeightedSum, Recurrent, Product)
+
+
+def planned(
+    graph: Graph,
+    calls: Mapping[str, str],
+    places: Places,
+    ranges: Mapping[Place, Range],
+    transforms: Collection[str] = (),
+) -> StoredValues:
+    """The values that a plan stores.
+
+    Args:
+        graph: a float graph.
+        calls: the call that each node is part of, by the node's output.
+        places: of the plan.
+        ranges: what calibration meets, by the roots of places.
+        transforms: weighted sums, by output, whose weights are not the network's.
+    """
+    found = _Planned(graph, calls, places, ranges, transforms)
+    given = {name: found.by_root[places.root(("", name))] for name in places.plan.gives}
+    return StoredValues(graph, calls, list(found.by_root.values()), given, transforms)
+
+
+class _Planned:
+    """Finds the edges of a graph that read what is stored, from its end to its beginning."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        calls: Mapping[str, str],
+        places: Places,
+        ranges: Mapping[Place, Range],
+        transforms: Collection[str],
+    ) -> None:
+        self.graph, self.calls, self.places, self.transforms = graph, calls, places, transforms
+        self.readers, self.producers = readers_of(graph), {node.output: node for node in graph.nodes}
+        self.by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
+        names = [n for n in (*graph.inputs, *graph.constants, *self.producers) if n in places.of_value]
+        for name in names:
+            for root in places.of_value[name]:
+                self.by_root[root].values.append(name)
+        self._roles = self._roles_of_nodes()
+        self._behind: dict[tuple[str, Place], set[Role]] = {}
+        self._given_by: dict[str, list[str]] = {}
+        for name in filter(self._is_given, self.producers):
+            self._given_by.setdefault(calls[name], []).append(name)
+        for name in reversed(names):
+            self._add_edges(name)
+
+    def _at(self, edge: Edge) -> Stored | None:
+        """What an edge reads rounded; None where it reads what is not stored."""
+        name = edge[1]
+        if edge in self.places.plan.reads:
+            return self.by_root[self.places.root(edge)]
+        return self.by_root[self.places.root(("", name))] if self._is_given(name) else None
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a value is rounded where it is computed."""
+        return name in self.places.plan.gives
+
+    def _add_edges(self, name: str) -> None:
+        """Adds the edges that read a value. Those behind it are known."""
+        found = dict.fromkeys(self.calls[node.output] for node in self.readers.get(name, ()))
+        for edge in ((call, name) for call in (*found, *([RESULT] if name in self.graph.outputs else []))):
+            if (stored := self._at(edge)) is None:
+                continue
+            if moved := self._moved(edge, stored):
+                stored.moves.add(edge)
+                roles = {role for each in moved for role in self._behind.get((each, stored.place), ())}
+            else:
+                read = [node for node in self.readers.get(name, ()) if self.calls[node.output] == edge[0]]
+                roles = {self._roles[node.output] for node in read}
+            stored.roles[edge] = frozenset(roles or {"others"})
+            self._behind.setdefault((name, stored.place), set()).update(stored.roles[edge])
+
+    def _moved(self, edge: Edge, stored: Stored) -> list[str]:
+        """The values that a call gives which share the scale of what it reads; none of a call that computes."""
+        if edge not in self.places.plan.reads:
+            return []
+        given = self._given_by.get(edge[0], ())
+        return [name for name in given if name != edge[1] and self.places.root(("", name)) == stored.place]
+
+    def _roles_of_nodes(self) -> dict[str, Role]:
+        """The role in which each node reads, by its output."""
+        steps: dict[str, bool] = {}
+        found: dict[str, Role] = {}
+        for node in reversed(self.graph.nodes):
+            behind = self.readers.get(node.output, ())
+            int8 = OPS[node.op].int8
+            ahead = self._takes_steps(node) or any(steps[reader.output] for reader in behind)
+            steps[node.output] = ahead and not isinstance(int8, _SUMS)
+            if node.output in self.transforms or (isinstance(int8, Product) and not self._has_constant(node)):
+                found[node.output] = "products"
+            elif isinstance(int8, _SUMS):
+                found[node.output] = "sums"
+            else:
+                roles = {"steps" if steps[node.output] else "others"}
+                if not self._is_given(node.output):
+                    roles.update(found[reader.output] for reader in behind)
+                found[node.output] = next(role for role in ROLES if role in roles)
+        return found
+
+    def _takes_steps(self, node: Node) -> bool:
+        """Whether a node makes whole numbers from floats, such as floor, argmax or a comparison. A small change of a
+        float may then change the result by one."""
+        int8, given = OPS[node.op].int8, self.graph.types[node.output]
+        if not any(self.graph.types[name].dtype == FLOAT32 for name in node.inputs if name not in self.graph.constants):
+            return False
+        return given.q == BOOL or given.dtype == INT32 or (isinstance(int8, Elementwise) and int8.whole)
+
+    def _has_constant(self, node: Node) -> bool:
+        return any(name in self.graph.constants for name in node.inputs)
