@@ -53,7 +53,8 @@ class Calibration:
         self.sums = {node.output: node for node in sums}
         self._inputs = {n.output: counted_inputs(self.graph, n) for n in sums} if fit_weights else {}
         self.weights = RoundedWeights(self.graph, self._inputs)
-        self.values = planned(self.graph, self.calls, self._places, self._ranges, transforms(self.graph, sums))
+        known = transforms(self.graph, sums)
+        self.values = planned(self.graph, self.calls, self._places, self._ranges, known, self._taken)
 
     def _has_weight(self, node: Node) -> bool:
         constant = all(name in self.graph.constants for name in node.inputs[1:3])

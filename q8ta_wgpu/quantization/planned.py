@@ -20,6 +20,7 @@ def planned(
     places: Places,
     ranges: Mapping[Place, Range],
     transforms: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> StoredValues:
     """The values that a plan stores.
 
@@ -29,8 +30,11 @@ def planned(
         places: of the plan.
         ranges: what calibration meets, by the roots of places.
         transforms: weighted sums, by output, whose weights are not the network's.
+        left_out: values of which a `where` leaves elements out.
     """
     found = _Planned(graph, calls, places, ranges, transforms)
+    for stored in found.by_root.values():
+        stored.zeros = not set(stored.values).isdisjoint(left_out)
     given = {name: found.by_root[places.root(("", name))] for name in places.plan.gives}
     return StoredValues(graph, calls, list(found.by_root.values()), given, transforms)
 

@@ -14,12 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.graph import FLOAT32, Call, Node, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Rowwise, WeightedSum
+from q8ta_wgpu.ir.graph import FLOAT32, Call, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Product, Recurrent, Rowwise, WeightedSum
+from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.ranges import FEW
-from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, moved_from
-from q8ta_wgpu.quantization.stored import RESULT, Reading, Role, Stored, StoredValues, Width, asks_whether_finite
+from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, moved_from, reads_int16
+from q8ta_wgpu.quantization.stored import (
+    RESULT,
+    WIDTHS,
+    Reading,
+    Role,
+    Stored,
+    StoredValues,
+    Width,
+)
 
 NEAR = 32
 """A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
@@ -30,6 +39,9 @@ _NOTICED = 2.0**-8
 
 _DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
 """Operators that divide, and the position of the operand by which they divide."""
+
+_CHOOSES = ("argmax", "argmin", "rank")
+"""Operators that give places by the order of what they read; topk and sort begin with a rank."""
 
 _EXPONENTIALS = ("exp", "expm1")
 
@@ -74,13 +86,17 @@ class Rule:
     guard: str
 
 
-def steps(values: StoredValues, costs: Costs) -> list[Step]:
-    """The steps that the rules ask for. Of two rules for one reading the first one decides."""
+def steps(values: StoredValues, costs: Costs, only: Collection[str] = ()) -> list[Step]:
+    """The steps that the rules ask for, or some of them by name. Of several rules for one reading the first one of the
+    widest decides."""
     found: dict[Reading, Step] = {}
     for rule in RULES:
-        for reading in rule.match(Network(values, costs, found)) if rule.name not in _LEFT_OUT else ():
-            if reading not in found and reading[0].edges(reading[1]):
-                width = _finer(reading) if rule.match is _exponents else rule.width
+        if rule.name in _LEFT_OUT or (only and rule.name not in only):
+            continue
+        for reading in rule.match(Network(values, costs, found)):
+            width = _finer(reading) if rule.match is _exponents else rule.width
+            before = WIDTHS.index(found[reading].width) if reading in found else -1
+            if reading[0].edges(reading[1]) and WIDTHS.index(width) > before:
                 found[reading] = Step(reading, width, costs.of(reading, width), rule.name, rule.reason)
     return list(found.values())
 
@@ -102,24 +118,43 @@ def left_out(*names: str) -> Iterator[None]:
 
 
 def _asked(network: Network) -> Iterator[Reading]:
-    """Values of which the network asks which elements are infinite or NaN."""
+    """Values of which the module asks which elements are infinite or NaN: inputs, and functions of inputs alone. No
+    number of bits holds these. What layers compute is not meant: of infinities they make nothing that is of use."""
     values = network.values
-    asks = {node.output for node in values.graph.nodes if asks_whether_finite(node)}
+    known = {name for name in values.graph.inputs if values.graph.types[name].dtype == FLOAT32}
+    asks = set[str]()
+    for node in values.graph.nodes:
+        read = {name for name in node.inputs if name not in values.graph.constants}
+        if read <= known and isinstance(OPS[node.op].int8, Elementwise | Arithmetic | Monotonic | Moves):
+            known.add(node.output)
+            asks.update([node.output] if _asks_whether_finite(node) else [])
     for node in reversed(values.graph.nodes):
-        int8 = OPS[node.op].int8
-        if isinstance(int8, Elementwise | Arithmetic | Moves) and node.output not in asks:
-            asks.update([node.output] if any(r.output in asks for r in values.readers.get(node.output, ())) else [])
-    inputs = set(values.graph.inputs)
+        if node.output in known and any(r.output in asks for r in values.readers.get(node.output, ())):
+            asks.add(node.output)
     for stored in values.stored:
-        read = values.readers_of(stored, "steps")
-        if not inputs.isdisjoint(stored.values) and any(node.output in asks for node in read):
+        if any(node.output in asks for node in values.readers_of(stored, "steps")):
             yield stored, "steps"
 
 
+def _asks_whether_finite(node: Node) -> bool:
+    """Whether a node asks which elements are infinite or NaN: also by a comparison with itself, or with what no finite
+    number passes."""
+    if node.op in ("isnan", "isinf") or (node.op in ("ne", "eq") and node.inputs[0] == node.inputs[1]):
+        return True
+    return node.op in ("gt_scalar", "lt_scalar") and abs(node.attrs["number"]) >= FLOAT_MAX
+
+
 def _choices(network: Network) -> Iterator[Reading]:
-    """Values whose order decides: what argmax, topk and sort read."""
-    for stored in network.values.stored:
-        if any(node.op in ("argmax", "argmin", "rank") for node in network.values.readers_of(stored, "steps")):
+    """Values whose order decides: what argmax, topk and sort read, perhaps behind functions of it."""
+    values = network.values
+    chooses = {node.output for node in values.graph.nodes if node.op in _CHOOSES}
+    for node in reversed(values.graph.nodes):
+        if not isinstance(OPS[node.op].int8, WeightedSum | Product | Recurrent):
+            chooses.update(
+                [node.output] if any(r.output in chooses for r in values.readers.get(node.output, ())) else []
+            )
+    for stored in values.stored:
+        if any(node.output in chooses for node in values.readers_of(stored, "steps")):
             yield stored, "steps"
 
 
@@ -136,7 +171,7 @@ def _few_results(network: Network) -> Iterator[Reading]:
     """Results of which calibration met few values, such as one number for each input."""
     for stored in _in_8_bits(network):
         ends = any(call == RESULT for call, _ in stored.edges("others"))
-        if ends and 0 < stored.met.count < FEW:
+        if ends and 0 < _met(stored) < FEW:
             yield stored, "others"
 
 
@@ -144,12 +179,22 @@ def _exponents(network: Network) -> Iterator[Reading]:
     """What an exponential above 1 reads whose result others than layers read, with all slices beside it. An argument
     that is larger than all of the calibration would be clipped, and the result too small by a factor."""
     values = network.values
-    found: list[Stored] = []
-    for node in values.graph.nodes:
-        if node.op in _EXPONENTIALS and _passes_1(values, node) and _is_read_by_others(values, node.output):
-            behind = _function_of(values, node)
-            found += [s for s in values.of_value.get(behind, ()) if s.width == "int8"]
-    yield from _with_slices(network, found)
+    results = [name for stored in values.stored if stored.edges("others") for name in stored.values]
+    read = dict.fromkeys(name for result in results for name in _arguments_of_exp(values, result))
+    yield from _with_slices(network, (stored for name in read for stored in values.of_value[name]))
+
+
+def _arguments_of_exp(values: StoredValues, result: str) -> Iterator[str]:
+    """The stored value of which a result is an exponential, perhaps with functions before and behind it."""
+    name, found = result, False
+    while (node := values.producers.get(name)) is not None and (name == result or name not in values.of_value):
+        read = [n for n in node.inputs if n not in values.graph.constants]
+        if not isinstance(OPS[node.op].int8, Elementwise | Arithmetic) or len(read) != 1:
+            return
+        found = found or (node.op in _EXPONENTIALS and _passes_1(values, node))
+        (name,) = read
+    if found and name in values.of_value:
+        yield name
 
 
 def _exponentials(network: Network) -> Iterator[Reading]:
@@ -188,8 +233,8 @@ def _few_values(network: Network) -> Iterator[Reading]:
     costs, computed = network.costs, network.values.producers
     found = [
         (costs.of((stored, role), "int16"), (stored, role))
-        for stored in network.values.stored
-        if 0 < stored.met.count < FEW and not stored.edges("sums") and any(name in computed for name in stored.values)
+        for stored in _in_8_bits(network)
+        if 0 < _met(stored) < FEW and not stored.edges("sums") and any(name in computed for name in stored.values)
         for role in roles
         if stored.edges(role) and costs.is_exact((stored, role)) and (stored, role) not in network.known
     ]
@@ -201,32 +246,54 @@ def _few_values(network: Network) -> Iterator[Reading]:
             yield reading
 
 
+_FEW_MET = "since other inputs reach further than the few values that calibration met"
+
+ASKED, FEW_VALUES = "asked", "few values"
+"""The names of a rule that holds for any precision, and of one whose values may be left in float32 instead."""
+
 RULES: tuple[Rule, ...] = (
-    Rule("asked", _asked, "float32", "since the network asks where it is infinite or NaN", "infinite_inputs"),
-    Rule("choices", _choices, "float32", "since a choice follows from its order", "masked_argmax"),
+    Rule(ASKED, _asked, "float32", "since the module asks where it is infinite or NaN", "infinite_inputs"),
+    Rule("choices", _choices, "float32", "since whole numbers follow from it", "masked_argmax"),
     Rule("scores", _scores, "int16", "since a softmax tells the largest apart", "soft_argmax"),
-    Rule("few results", _few_results, "int16", "since other inputs reach further than the few of calibration", "voice"),
+    Rule("few results", _few_results, "int16", _FEW_MET, "voice"),
     Rule("exponents", _exponents, "int16", "since an exponential makes larger what calibration did not reach", "flow"),
     Rule("exponentials", _exponentials, "int16", "since few exponentials are far larger than the others", "flow"),
     Rule("divisors", _divisors, "float32", "since what is divided by comes near zero", "mean_square"),
-    Rule("few values", _few_values, "int16", "since other inputs reach further than the few of calibration", "warp"),
+    Rule(FEW_VALUES, _few_values, "int16", _FEW_MET, "warp"),
 )
-"""All rules, in the order in which they decide."""
+"""All rules."""
 
 
 def _in_8_bits(network: Network) -> Iterator[Stored]:
-    return (stored for stored in network.values.stored if stored.width == "int8")
+    """The values in 8 bits, but for those that recurrent layers give: these have no others."""
+    values = network.values
+    return (stored for stored in values.stored if stored.width == "int8" and not _is_recurrent(values, stored))
+
+
+def _is_recurrent(values: StoredValues, stored: Stored) -> bool:
+    made = [moved_from(values, name) for name in stored.values]
+    return any(node is not None and isinstance(OPS[node.op].int8, Recurrent) for node in made)
+
+
+def _met(stored: Stored) -> float:
+    """How many values calibration met; 0 if their range does not follow from data."""
+    return 0.0 if isinstance(stored.storage, QParams) else stored.met.count
 
 
 def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
     """These values for all readers but layers. Of slices of a weighted sum all are taken, or none: if one is wider than
     the others, the sum is computed in float32."""
-    costs = network.costs
-    found = dict.fromkeys(read)
+    costs, values = network.costs, network.values
+    found = dict.fromkeys(stored for stored in read if not _is_recurrent(values, stored))
     sums = {made for stored in found for made in costs.sliced(stored)}
-    found |= {stored: None for stored in network.values.stored if not sums.isdisjoint(costs.sliced(stored))}
-    roles: tuple[Role, ...] = ("products", "others")
-    yield from ((stored, role) for stored in found for role in roles)
+    found |= {stored: None for stored in values.stored if not sums.isdisjoint(costs.sliced(stored))}
+    every: list[Reading] = [(stored, "others") for stored in found if stored.width == "int8"]
+    every += [
+        (stored, "products")
+        for stored in found
+        if stored.width == "int8" and all(map(reads_int16, values.readers_of(stored, "products")))
+    ]
+    yield from every
 
 
 def _finer(reading: Reading) -> Width:
@@ -258,23 +325,6 @@ def _passes_1(values: StoredValues, exponential: Node) -> bool:
     return bool((found > 0).any())
 
 
-def _is_read_by_others(values: StoredValues, name: str) -> bool:
-    """Whether others than layers read a value."""
-    read = values.readers.get(name, ())
-    return name in values.graph.outputs or any(not isinstance(OPS[node.op].int8, WeightedSum) for node in read)
-
-
-def _function_of(values: StoredValues, node: Node) -> str:
-    """The value of which a node is a function, perhaps with functions before it: the nearest one that is stored."""
-    name = node.inputs[0]
-    while (before := values.producers.get(name)) is not None and name not in values.of_value:
-        computed = [n for n in before.inputs if n not in values.graph.constants]
-        if not isinstance(OPS[before.op].int8, Elementwise | Arithmetic) or len(computed) != 1:
-            break
-        name = computed[0]
-    return name
-
-
 def _is_of_layer(values: StoredValues, name: str) -> bool:
     """Whether a value is what a weighted sum gives, moved or not."""
     made = moved_from(values, name)
@@ -282,9 +332,11 @@ def _is_of_layer(values: StoredValues, name: str) -> bool:
 
 
 def _is_near_zero(stored: Stored) -> bool:
-    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it."""
+    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it, or is not known, since
+    others are zeros."""
     least = max(stored.met.low, -stored.met.high)
-    return least > 0 and least < NEAR * stored.q("int16").scale
+    one_sign = least >= 0 if stored.zeros else least > 0
+    return one_sign and least < NEAR * stored.q("int16").scale
 
 
 def _made_of(values: StoredValues, stored: Stored) -> list[Stored]:

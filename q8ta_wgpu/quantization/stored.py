@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.storage import INT16, Storage
 from q8ta_wgpu.quantization.places import Place
-from q8ta_wgpu.quantization.ranges import Range
 
 Role = Literal["sums", "products", "steps", "others"]
 ROLES: tuple[Role, ...] = ("sums", "products", "steps", "others")
@@ -34,6 +33,22 @@ Edge = tuple[str, str]
 """(call that reads a value, or RESULT; the value)."""
 
 
+class Met(Protocol):
+    """What calibration met of values, such as a Range."""
+
+    low: float
+    high: float
+
+    @property
+    def count(self) -> float:
+        """How many values were met that are not zero."""
+        ...
+
+    def stored(self, storage: Storage) -> QParams:
+        """Scale and zero point of a storage."""
+        ...
+
+
 @dataclass(eq=False)
 class Stored:
     """Values that share a scale: a value, and what its elements are moved to.
@@ -46,14 +61,16 @@ class Stored:
         roles: the roles in which each edge reads them; of a call that moves elements, the roles of those that read what
             it gives.
         moves: the edges of such calls.
+        zeros: whether calibration met zeros in place of elements that a `where` leaves out.
     """
 
     place: Place
     storage: Storage
-    met: Range
+    met: Met
     values: list[str] = field(default_factory=list)
     roles: dict[Edge, frozenset[Role]] = field(default_factory=dict)
     moves: set[Edge] = field(default_factory=set)
+    zeros: bool = False
     _q: dict[Width, QParams] = field(default_factory=dict)
 
     @property
@@ -135,11 +152,6 @@ def readers_of(graph: Graph) -> dict[str, list[Node]]:
         for name in dict.fromkeys(node.inputs):
             found.setdefault(name, []).append(node)
     return found
-
-
-def asks_whether_finite(node: Node) -> bool:
-    """Whether a node asks which elements are infinite or NaN."""
-    return node.op in ("isnan", "isinf") or (node.op in ("ne", "eq") and node.inputs[0] == node.inputs[1])
 
 
 def is_moved(node: Node) -> bool:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import faults
-from q8ta_wgpu.frontend.calibrate.always import asked, by_rows
+from q8ta_wgpu.frontend.calibrate.by_rules import by_rows, by_rules
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
@@ -33,6 +33,7 @@ from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.frontend.notes import SIZES, noted
+from q8ta_wgpu.quantization.rules import ASKED
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -128,7 +129,7 @@ def quantized(
 def _least(model: GraphModule, dynamic: bool) -> Precision:
     """Widens what is widened whatever noise it makes."""
     storage = Storage(model)
-    steps = [*asked(storage), *(by_rows(storage) if dynamic else [])]
+    steps = [*by_rules(storage, ASKED)[0], *(by_rows(storage) if dynamic else [])]
     found = Precision.of(steps)
     widen(model, storage, widths(steps))
     return found

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.calibrate.always import always, beside_states, by_rows, of_few
+from q8ta_wgpu.frontend.calibrate.by_rules import beside_states, by_rows, by_rules
 from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import Reading
@@ -119,13 +119,15 @@ class Precisions:
         allowed = map(_allowed, self.simulated.yardstick, itertools.cycle(self._outputs))
         self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
         lasting = itertools.compress(states_of(observed), self.simulated.calls.lasting)
-        first = [*always(self.storage), *rows]
+        of_rules, few = by_rules(self.storage)
+        first = [*of_rules, *rows]
         known = widths(first)
         first += [step for step in self._choices() if step.reading not in known]
         known = widths(first)
         beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
         self._least = [step for step in beside if step.reading not in known]  # these may be left in float32
-        self._least += of_few(self.storage, {**known, **widths(self._least)})
+        known = {**known, **widths(self._least)}
+        self._least += [step for step in few if step.reading not in known]
         self._always = [*first, *self._least]
 
     def is_worse(self) -> bool:

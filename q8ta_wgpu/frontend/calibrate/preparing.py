@@ -36,7 +36,7 @@ def prepared(
 
 def transformed(model: GraphModule, quantizer: Quantizer) -> GraphModule:
     """A model as a quantizer transforms it before annotation. Rows that are masked as a whole give zeros."""
-    found: GraphModule = quantizer.transform_for_annotation(_Unrun(model, model.graph))
+    found: GraphModule = quantizer.transform_for_annotation(Unrun(model, model.graph))
     give_zeros(found)
     return found
 
@@ -82,7 +82,7 @@ class _NoCode(CodeGen):
         return super()._gen_python_code(Graph().nodes, *args, **kwargs)
 
 
-class _Unrun(GraphModule):
+class Unrun(GraphModule):
     """A graph that quantizers annotate and torchao inserts observers into, before it becomes a module.
 
     It never runs, so it is not compiled. Modules are plain attributes: for the name of each observer torchao looks up

@@ -166,10 +166,6 @@ class Storage:
         """Whether a call is a transform that reads nothing but a stored value and rounded weights."""
         return is_transform(node) and all(n in self.values or n in self.weights for n in node.all_input_nodes)
 
-    def asked(self) -> list[Stored]:
-        """The values of which the module asks which elements are infinite or NaN, perhaps behind functions of them."""
-        return [stored for stored in self.stored if any(map(self._asks_behind, stored.readers("steps")))]
-
     def _asks_behind(self, node: Node) -> bool:
         if node not in self._asks:
             passes = node in self.values or isinstance(kind(node), _KEEP_INFINITIES)
