@@ -19,14 +19,13 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.by_rules import beside_states, by_rows, by_rules
-from q8ta_wgpu.frontend.calibrate.flips import Flips
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.noise import decibels
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
-from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, unrounded, widths, with_choices
+from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, widths, with_choices
 from q8ta_wgpu.frontend.calibrate.stored import Storage, Width
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import source_of
@@ -122,8 +121,6 @@ class Precisions:
         of_rules, few = by_rules(self.storage)
         first = [*of_rules, *rows]
         known = widths(first)
-        first += [step for step in self._choices() if step.reading not in known]
-        known = widths(first)
         beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
         self._least = [step for step in beside if step.reading not in known]  # these may be left in float32
         known = {**known, **widths(self._least)}
@@ -182,12 +179,6 @@ class Precisions:
             (node,) = node.all_input_nodes
         place = source_of(node)
         return f"output {index} ({node.name}{f', {place}' if place else ''})"
-
-    def _choices(self) -> list[Step]:
-        """Leaves values unrounded from which choices follow, if these flip more often than in the yardstick."""
-        allowed, simulated = self._allowed[-len(self._outputs) :], self.simulated
-        flips = Flips(self.storage, simulated.rounder, simulated.calls)
-        return [unrounded(stored) for stored in flips.values(allowed, simulated.view_of_sums, simulated.weight_of_sums)]
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output with these values widened and those that always are."""
