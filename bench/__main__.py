@@ -60,6 +60,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "bytes of every kernel by every engine, Node and Chromium; docs/kernels.json",
     ),
     "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx.json"),
+    "onnx-packages": ("onnx_packages", "part_onnx_packages", "packages that use ONNX Runtime, with this in its place"),
     "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
     "accuracy": (
         "accuracy",
@@ -113,7 +114,18 @@ def main() -> None:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
-        if name not in ("accuracy", "engines", "figures", "onnx", "peers", "save", "web", "zoo"):
+        if name not in (
+            "accuracy",
+            "engines",
+            "figures",
+            "onnx",
+            "onnx-files",
+            "onnx-packages",
+            "peers",
+            "save",
+            "web",
+            "zoo",
+        ):
             print(options.device.name)
         try:
             part(options, results) if name in ("networks", "torch") else part(options)

@@ -43,13 +43,8 @@ class Program:
     folders: tuple[Path, ...] = ()
 
 
-def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
-    """Reads a file, or its bytes.
-
-    Raises:
-        InputError: it is neither a path nor bytes, or there is no such file.
-        UnsupportedError: it is no ONNX file, or one that cannot be imported.
-    """
+def parsed(source: str | os.PathLike[str] | bytes | bytearray) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
+    """A file, or its bytes, as it is stored, and the folders where its external data may lie. Raises as `read` does."""
     folders: tuple[Path, ...] = ()
     if not isinstance(source, (bytes, bytearray)):
         if not isinstance(source, (str, os.PathLike)):
@@ -60,9 +55,19 @@ def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read {shown(str(source))}: {error}") from error
     try:
-        model = onnx.ModelProto.FromString(bytes(source))
+        return onnx.ModelProto.FromString(bytes(source)), folders
     except Exception as error:  # protobuf's DecodeError, whose package is no dependency of its own
         raise UnsupportedError(f"this is no ONNX file, or it is nested too deep: {error}") from error
+
+
+def read(source: str | os.PathLike[str] | bytes | bytearray) -> Program:
+    """Reads a file, or its bytes.
+
+    Raises:
+        InputError: it is neither a path nor bytes, or there is no such file.
+        UnsupportedError: it is no ONNX file, or one that cannot be imported.
+    """
+    model, folders = parsed(source)
     opsets = _opsets(model)
     if model.functions:
         model = _inlined(model)

@@ -12,11 +12,10 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.onnx_import.fold import _COUNTS, Folder
 from testbed.onnx.networks import Net
 from testbed.onnx.node_cases import FAILED, PASSED, cases, has_form, is_counted, operator_of, outcome
-from tests.onnx_import.old_opsets import OPSETS, OldCase, at_opset
+from testbed.onnx.old_opsets import ELSEWHERE, OPSETS, OldCase, at_opset
 
 EVERY = 7
-"""Of the cases each so manieth is taken, and all of operators whose form changed since opset 7. `bench onnx-nodes` runs
-all."""
+"""Every seventh case is taken, and all of operators whose form changed since opset 7. `bench/bench_onnx.py` runs all."""
 
 CHANGED = (
     "Clip",
@@ -31,9 +30,6 @@ CHANGED = (
     "Softmax",
     "LogSoftmax",
 )
-
-ELSEWHERE = ("test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners")
-"""Cases of opsets below 19 in which ONNX Runtime computes with a size that it has cut to a whole number."""
 
 
 def chosen(version: int, counted: bool) -> list[OldCase]:
