@@ -30,7 +30,7 @@ from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.noise_causes import Cause, clipped, noise_to_signal, parts_of
-from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, noted
+from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, SKIPPED, noted
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
@@ -239,7 +239,8 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
     known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]
-    for transform in (lambda _: None, Quantizer().transform_for_annotation):  # other quantizers do not expand attention
+    own = Quantizer(skip=noted(exported.graph_module, SKIPPED, ()))
+    for transform in (lambda _: None, own.transform_for_annotation):  # other quantizers do not expand attention
         transform(graph)
         give_zeros(graph)
         found = graph.graph.find_nodes(op="placeholder")

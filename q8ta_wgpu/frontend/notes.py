@@ -17,6 +17,9 @@ calibrate/precision.py as a tuple, unless it is empty."""
 ASKED = "q8ta_asked"
 """Of a program: the precision that its `Quantizer` was asked for; none of another quantizer."""
 
+SKIPPED = "q8ta_skipped"
+"""Of a program: the paths of modules that its `Quantizer` left in float32, whose operators it rewrote in no way."""
+
 SIZES = "q8ta_dynamic"
 """What follows from sizes of inputs (export/formulas.py). Of a program: its `Dimensions`. Of a call: its operator, and
 the index and the terms of each argument that is a size. Of a parameter: the terms of its shape. Of an input: its

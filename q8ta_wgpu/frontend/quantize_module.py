@@ -27,6 +27,7 @@ from q8ta_wgpu.frontend.calibrate.preparing import transformed
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
+from q8ta_wgpu.frontend.compile import compile
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
 from q8ta_wgpu.frontend.export.modes import aloud, computing, quietly
@@ -35,11 +36,14 @@ from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.hybrid.dynamo import register
-from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, note
+from q8ta_wgpu.frontend.importer.importer import check_pieces
+from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
+from q8ta_wgpu.ir.size import Point
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.onnx_import.quantize_onnx import OPTIONS
 from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
+from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
@@ -224,11 +228,15 @@ def _quantized(
         ASKED: isinstance(asked.quantizer, Quantizer) and asked.own.precision,
         FIXED: fixed,
         PRECISION: found != Precision() and astuple(found),
+        SKIPPED: list(asked.own.skip),
         SIZES: follows and follows.sizes.of_program(int8).plain,
     }
     for name, said in notes.items():
         if said:
             note(int8.graph_module, name, said)
+    if follows is not None and follows.computes_with_sizes:
+        update(4 + met, shown, "trying other sizes")
+        compile(int8)
     return int8, faults.ZEROS if zeros else lost or found.warning
 
 
@@ -266,13 +274,19 @@ class _Following:
         self, source: Traceable, quantizer: TorchaoQuantizer, sizes: Dimensions, held: Sequence[checks.Tensors]
     ) -> None:
         self.sizes, self._source, self._quantizer, self._held = sizes, source, quantizer, held
+        self.computes_with_sizes = False
 
     def __call__(self, model: GraphModule) -> None:
         module, inputs = self._source.module, self._source.inputs
         buffers = self._source.states.names if self._source.states is not None else ()
         check_points(module, inputs, self.sizes, self.sizes.points[1:], buffers)
-        graphs = (self._source.graph(self.sizes.at(inputs, point)) for point in self.sizes.points[1:])
-        self.sizes = annotate(model, self.sizes, [transformed(graph, self._quantizer) for graph in graphs])
+        others = [self._traced(point) for point in self.sizes.points[1:]]
+        self.sizes = annotate(model, self.sizes, others)
+        self.computes_with_sizes = check_pieces([model, *others], self.sizes, run_passes, self._traced)
         self.sizes = check_ends(module, model, inputs, self.sizes)
         for index, item in enumerate(self._held):  # tables may have limited the sizes
             checks.check_sizes(item, index, self.sizes)
+
+    def _traced(self, point: Point) -> GraphModule:
+        """The module, as the quantizer transforms it, for inputs of the sizes at a point."""
+        return transformed(self._source.graph(self.sizes.at(self._source.inputs, point)), self._quantizer)

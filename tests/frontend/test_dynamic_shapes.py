@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.ir.size import Size, fitted
 from q8ta_wgpu.runtime.device import Device
@@ -356,3 +357,32 @@ def test_a_buffer_that_has_the_size_of_a_dimension_is_named() -> None:
     said = "Buffer kept has the size 2 in dimension 0, as dimension 0 of example input 0 does, and keeps it"
     with pytest.raises(q8.InputError, match=said):
         q8.quantize(Keeping().eval(), (x,), [(x,)], dynamic_shapes=[{0: Dim("B")}], progress=False)
+
+
+NOT_FOLLOWING: dict[str, Callable[[Tensor], Tensor]] = {
+    "roll": lambda x: x.roll(1, 1) + x,
+    "roll by a half": lambda x: x.roll(x.shape[1] // 2, 1) + x,
+    "chunk": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+    "mean": lambda x: x.sum(1) / x.shape[1],
+    "variance": lambda x: x.var(1),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FOLLOWING)
+def test_what_no_graph_of_all_sizes_has_is_refused_before_compile(name: str) -> None:
+    """`quantize` accepted it, and `compile` refused the program."""
+    module = Plain(lambda s, x: NOT_FOLLOWING[name](s.linear(x)), linear=nn.Linear(8, 8)).eval()
+    x = data(1, 12, 8)
+    with pytest.raises(UnsupportedError, match="does not follow the sizes that dynamic_shapes names"):
+        q8.quantize(module, (x,), [x], dynamic_shapes=[{1: T}], progress=False)
+
+
+def test_results_that_nothing_reads_may_be_more_at_other_sizes() -> None:
+    module = Plain(lambda s, x: s.linear(x).unbind(1)[0], linear=nn.Linear(8, 8)).eval()
+    x = data(1, 12, 8)
+    session = q8.Session(
+        q8.compile(q8.quantize(module, (x,), [x], dynamic_shapes=[{1: T}], progress=False)), "reference"
+    )
+    for length in (3, 20):
+        x = data(1, length, 8)
+        np.testing.assert_allclose(session(x), module(x).detach().numpy(), atol=0.1)

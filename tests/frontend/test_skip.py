@@ -77,6 +77,33 @@ def test_a_function_behind_a_view_can_be_skipped(function: Callable[[], nn.Modul
     assert function.__name__.lower() in q8.compile(program).report().float32
 
 
+class Spelled(nn.Module):
+    """A norm or a gelu as many programs write it, which becomes one operator where it is not skipped."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "gelu":
+            return 0.5 * x * (1 + torch.erf(x / 2**0.5))
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize("skip", [["1"], ["2"], ["1", "5"], ["0", "4"], ["3"]])
+def test_a_network_in_which_other_operators_were_rewritten_is_compared(skip: list[str], tmp_path: Path) -> None:
+    """`compare` rewrote those in skipped modules too, and found another program."""
+    torch.manual_seed(0)
+    spelled = [Spelled(kind) for kind in ("norm", "gelu", "norm", "gelu")]
+    first, second, third, fourth = spelled
+    module = nn.Sequential(nn.Linear(8, 8), first, second, nn.Linear(8, 8), third, fourth, nn.Linear(8, 4)).eval()
+    x = data(4, 8)
+    program = q8.quantize(module, (x,), [x], q8.Quantizer(skip=skip), progress=False)
+    torch.export.save(program, tmp_path / "net.pt2")
+    compared = q8.compare(module, torch.export.load(tmp_path / "net.pt2"), (x,))
+    assert min(layer.snr for layer in compared.layers if layer.output) > 25
+
+
 def test_modules_that_compute_nothing_are_told_apart() -> None:
     """They cannot be skipped. A network of nothing else was quantized, though nothing of it is rounded."""
     module, x = nn.Sequential(nn.Identity(), conv(3, 4)).eval(), data(1, 3, 5, 5)

@@ -135,7 +135,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self.precision = "int8" if qat else precision
         self.dynamic = activations == "dynamic"
         self._streams = residual == "int16"
-        self._skip = tuple(skip)
+        self.skip = tuple(skip)
         self._activation = scheme.activation(qat)
         self._slice = scheme.activation(qat, torch.per_tensor_symmetric)
         self._whole, self._stream = scheme.whole(qat), scheme.residual(qat)
@@ -185,7 +185,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
 
     def _keep_skipped(self, model: GraphModule) -> None:
         """Notes that the modules in `skip` stay in float32. Raises InputError if a name is no module's."""
-        for path in self._skip:
+        for path in self.skip:
             skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
             if not skipped:
                 raise InputError(_no_module(path, model))
@@ -208,7 +208,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Checks nothing: nodes without annotation stay in float and are reported by `compile`."""
 
     def _why_skipped(self, node: Node) -> str:
-        return _SKIPPED if any(_comes_from(node, path) for path in self._skip) else ""
+        return _SKIPPED if any(_comes_from(node, path) for path in self.skip) else ""
 
     def _annotation(self, node: Node) -> Any:
         return node.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))
