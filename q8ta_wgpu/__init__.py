@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.session.tiled import TiledSession
     from q8ta_wgpu.web.web_folder import export_web
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DeviceError",

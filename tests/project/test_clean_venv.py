@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import q8ta_wgpu
 from testbed.small import small_model
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +57,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    output_of(sys.executable, ROOT / ".ci" / "urls", HOME, "v0.1.0", folder=source)
+    output_of(sys.executable, ROOT / ".ci" / "urls", HOME, f"v{q8ta_wgpu.__version__}", folder=source)
     output_of(sys.executable, "-c", SDIST, folder=source)
     (found,) = folder.glob("*.tar.gz")
     return found
@@ -140,9 +142,21 @@ def test_a_release_says_where_the_project_is_hosted(wheel: Path) -> None:
         text = archive.read(name).decode()
     urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", text, re.MULTILINE))
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog", "Upstream"} == set(urls)
-    assert all(url.startswith(HOME) for name, url in urls.items() if name != "Upstream")
+    assert urls.pop("Documentation") == "https://owner.github.io/name/" and urls.pop("Upstream")
+    assert all(url.startswith(HOME) for url in urls.values())
     links = re.findall(r"\]\(([^)#]+)", text)
     assert len(links) > 5 and [link for link in links if not link.startswith("https://")] == []
+    assert "[![PyPI]" in text and 'pip install "q8ta-wgpu[compile]"' in text and "pip install ." not in text
+
+
+def test_the_recipe_needs_what_the_package_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    recipe = (ROOT / ".ci" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    needed_here = {re.sub(r"\s+", "", line) for line in re.findall(r"^    - (.*)$", recipe, re.MULTILINE)}
+    build = {f"python{project['project']['requires-python']}", *project["build-system"]["requires"]}
+    assert {*project["project"]["dependencies"], *build} == needed_here - {"pip", "python3.11.*"}
+    for name in ("VERSION", "SHA256", "HOME"):
+        assert recipe.count(f": {name}\n") == 1
 
 
 SCRIPT = """
