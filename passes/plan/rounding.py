@@ -22,6 +22,7 @@ from q8ta_wgpu.ir.int8 import (
     Rowwise,
     WeightedSum,
 )
+from q8ta_wgpu.passes.plan.joins import joined_values
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
@@ -38,6 +39,9 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 _READ_IN_FLOAT, _WHOLE = "all that read it stay in float32", "it gives no floats but integers or bools"
 """Why a call that moves elements stays in float32."""
 
+_JOINED = "what it joins is given as an output or taken apart again, and each part keeps a scale of its own"
+"""Why a call that joins values stays in float32."""
+
 
 def rounding_of(
     graph: Graph,
@@ -46,6 +50,7 @@ def rounding_of(
     moving: Mapping[str, Int8],
     states: Collection[str] = (),
     streams: bool = True,
+    kept: Collection[str] = (),
 ) -> Rounding:
     """Plans how the values of a float graph are stored.
 
@@ -56,8 +61,9 @@ def rounding_of(
         moving: kinds of the calls that only move elements, though several nodes may do it.
         states: calls that only move initial states of recurrent layers; they stay in float32.
         streams: whether residual streams are stored in 16 bits.
+        kept: names of the values that states keep from call to call.
     """
-    planner = _Planner(graph, observable, calls, moving, states)
+    planner = _Planner(graph, observable, calls, moving, states, kept)
     found = planner.run()
     if streams:
         widen(planner.calls, found)
@@ -74,6 +80,7 @@ class _Planner:
         calls: Mapping[str, str],
         moving: Mapping[str, Int8],
         states: Collection[str],
+        kept: Collection[str],
     ) -> None:
         self.graph, self.observable, self.states = graph.copy(), observable, states
         # By output of an operator that replaces several nodes: these nodes, and the call of the last one.
@@ -84,9 +91,11 @@ class _Planner:
         self.regions = Regions(self.rewriter, observable)
         moves = {call: kind for call, kind in moving.items() if call not in replacing.values()}
         self.calls = Calls(self.graph, observable, self.call_of, moves)
+        self.joined = joined_values(self.graph, kept)
+        self._joins = {self.call_of[name] for name in (*self.joined.values, *self.joined.pieces)}
         self._attention: dict[str, Sequence[str]] = {}
         self._only_integers: dict[str, bool] = {}
-        self.found = Rounding()
+        self.found = Rounding(in_float=dict.fromkeys(sorted(self._joins), _JOINED))
 
     def run(self) -> Rounding:
         """Plans all values."""
@@ -94,7 +103,7 @@ class _Planner:
             if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_float_reads, call.outputs)):
                 self.found.in_float[call.name] = reason = _READ_IN_FLOAT if call.outputs else _WHOLE
                 self.graph.in_float |= {node.output: reason for node in call.nodes}
-        self.regions.claimed |= self.graph.in_float.keys()
+        self.regions.claimed |= self.graph.in_float.keys() | self.joined.values | self.joined.pieces
         self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
         self._scored = {node.output for node, _ in self.masked.scores}
@@ -215,6 +224,8 @@ class _Planner:
                 return planned
             if name in self.widths.inputs:
                 return INT16
+            if name in self.joined.pieces:
+                return INT8
             producer = self.regions.producer(name)
             kind = kind_of(producer) if producer is not None else None
             if producer is None or not isinstance(kind, Moves | Monotonic):
@@ -313,6 +324,8 @@ class _Planner:
     def _stays_float(self, node: Node) -> bool:
         """Whether a node does not need its operand in int8."""
         if kind_of(node) is None or node.output in self.masked.values - self._scored or self._makes_integers(node):
+            return True
+        if self.call_of[node.output] in self._joins:
             return True
         return (
             node.op == "pixel_shuffle" and node.output in self.graph.outputs and not self.rewriter.readers(node.output)

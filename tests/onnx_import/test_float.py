@@ -61,6 +61,18 @@ def test_factors_and_terms_of_channels_are_part_of_the_sum_before_them() -> None
     assert decibels(q8.Session(model, device="reference")(x), by_onnx_runtime(data, x)[0]) > 30
 
 
+def test_a_detectors_scores_keep_a_scale_of_their_own() -> None:
+    """A Concat that is an output joins parts of very different sizes."""
+    net = Net((1, 3, 8, 8))
+    boxes, scores = net.add("Mul", net.conv("x", 3, 4), net.constant(np.float32(200))), net.conv("x", 3, 8)
+    data = net.model(net.add("Concat", boxes, net.add("Sigmoid", scores), axis=1)).SerializeToString()
+    x, *items = (np.random.default_rng(i).standard_normal((1, 3, 8, 8)).astype(np.float32) for i in range(9))
+    found = q8.Session(q8.quantize(data, calibration=items), device="reference")(x)
+    expected = by_onnx_runtime(data, x)[0]
+    assert decibels(found[:, :4], expected[:, :4]) > 30
+    assert decibels(found[:, 4:], expected[:, 4:]) > 30
+
+
 def test_elements_that_a_where_leaves_out_have_no_part_in_ranges() -> None:
     """The bools are computed behind the root, whose range waits for them."""
     net = Net((1, 3, 12, 12))

@@ -14,7 +14,7 @@ from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
-from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, widen_states
+from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, widen_states
 from q8ta_wgpu.frontend.calibrate.zeroed import mark_left_out
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
@@ -63,7 +63,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     where an int8 tensor is stored. A weighted sum, an add, a mul or a batch norm is one fusion group with the batch
     norm, addend, activation and clamps after it. A weighted sum that nothing reads in int8 is not rounded. Operators
     that only move bytes share one scale and zero point between inputs and output, except slices of a weighted sum,
-    which have their own.
+    which have their own, and what is joined only for an output, or to be taken apart again.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
@@ -162,7 +162,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         module."""
         self._keep_skipped(model)
         keep_sums(model)
-        imported = import_float(model)
+        imported, written = import_float(model), {node for _, node in states_of(model)}
         plan = rounding_of(
             imported.graph,
             {name for name, node in imported.values.items() if is_float(node) and not is_constant(node)},
@@ -170,6 +170,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             {n.name: int8 for n in model.graph.nodes if isinstance(int8 := kind(n), Moves | Monotonic)},
             {node.name for node in model.graph.nodes if feeds_states(node)},
             streams=self._streams,
+            kept={name for name, node in imported.values.items() if node in written},
         )
         widen_states(model, imported, plan)
         mark_left_out(imported)

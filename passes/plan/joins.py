@@ -1,0 +1,148 @@
+"""What a cat, a stack or a write joins only to give it as an output, or to take it apart again.
+
+A detector ends in `torch.cat([boxes * 40, scores.sigmoid()], 1)`. At one scale the boxes would take all steps, and the
+scores would become one number. The output is float32, and so each part keeps a scale of its own: what is joined is
+dequantized, which is exact, and then moved in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Graph, Node
+from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.plan.regions import kind_of
+from q8ta_wgpu.passes.rewriter import Rewriter
+
+
+@dataclass
+class Joined:
+    """Values that have no scale.
+
+    Attributes:
+        values: names of joins, and of what moves them to outputs or to pieces. These nodes move float32.
+        pieces: names of what is taken out of joins. Each has a scale of its own.
+    """
+
+    values: set[str] = field(default_factory=set)
+    pieces: set[str] = field(default_factory=set)
+
+
+def joined_values(graph: Graph, states: Collection[str] = ()) -> Joined:
+    """Finds what is joined in a float graph only for outputs, or to be taken apart again.
+
+    A join is taken apart where no two of the pieces hold elements of the same part, as a channel shuffle's do. A join
+    that anything else reads is none of them, nor one that a state keeps, as in `states`.
+    """
+    origins, found = Origins(graph), Joined()
+    for node in reversed(graph.nodes):  # a join of joins comes first
+        if origins.joins(node):
+            reached = _Reached(origins, found, states)
+            if reached.follow(node.output):
+                found.values |= reached.moved
+                found.pieces |= reached.pieces.keys()
+    found.pieces -= found.values
+    return found
+
+
+class Origins:
+    """Of which parts the elements of joined values are, by numbers of the parts.
+
+    Args:
+        graph: a graph; it is not changed.
+
+    Attributes:
+        parts: names of the parts, in the order of their numbers.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.rewriter = graph, Rewriter(graph)
+        self.parts: list[str] = []
+        self._holds_join: dict[str, bool] = {}
+        self._of: dict[str, Array] = {}
+
+    def joins(self, node: Node) -> bool:
+        """Whether a node joins several values, by moving their elements to places that are known."""
+        return self.moves(node) and len(self._sources(node)) > 1
+
+    def moves(self, node: Node) -> bool:
+        """Whether a node only moves elements, to places that are known."""
+        kind = kind_of(node)
+        known = all(name in self.graph.constants for name in node.inputs[len(self._sources(node)) :])
+        return isinstance(kind, Moves) and kind.fill is None and known
+
+    def of(self, name: str) -> Array:
+        """The number of the part of each element of a value, int32; a part is a value in `parts`."""
+        if name not in self._of:
+            node = self.rewriter.producer(name)
+            if node is None or not self.is_joined(name):
+                shape = self.graph.types[name].shape
+                self._of[name] = np.broadcast_to(np.int32(len(self.parts)), shape)
+                self.parts.append(name)
+            else:
+                sources = self._sources(node)
+                places = [self.graph.constants[name] for name in node.inputs[len(sources) :]]
+                numbers = [*map(self.of, sources), *places]
+                self._of[name] = np.asarray(OPS[node.op].reference(self.graph.call(node), numbers))
+        return self._of[name]
+
+    def _sources(self, node: Node) -> tuple[str, ...]:
+        """The operands whose elements are moved."""
+        operands = (OPS[node.op].operand(i, node.attrs) for i in range(len(node.inputs)))
+        return tuple(n for n, each in zip(node.inputs, operands, strict=True) if not (each.constant or each.real))
+
+    def is_joined(self, name: str) -> bool:
+        """Whether a value is a join, moved or not."""
+        if name not in self._holds_join:
+            node = self.rewriter.producer(name)
+            moves = node is not None and self.moves(node)
+            self._holds_join[name] = moves and (self.joins(node) or self.is_joined(self._sources(node)[0]))
+        return self._holds_join[name]
+
+
+@dataclass
+class _Reached:
+    """What is reached from one join.
+
+    Attributes:
+        moved: the join, and what moves it whole.
+        pieces: by name of a piece, the parts of the join that it holds.
+    """
+
+    origins: Origins
+    known: Joined
+    states: Collection[str]
+    moved: set[str] = field(default_factory=set)
+    pieces: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def follow(self, join: str) -> bool:
+        """Whether a join is only moved to outputs, and to pieces that share no part or hold the same ones."""
+        waiting = [join]
+        while waiting:
+            name = waiting.pop()
+            if name in self.states:
+                return False
+            self.moved.add(name)
+            for reader in self.origins.rewriter.readers(name):
+                into_other = self.origins.joins(reader) and reader.output not in self.known.values
+                if not self.origins.moves(reader) or into_other:
+                    return False
+                held = self._held(join, name, reader.output)
+                if held is None:
+                    waiting.append(reader.output)
+                elif held:
+                    self.pieces[reader.output] = held
+        held_by_any = frozenset().union(*self.pieces.values())
+        return sum(map(len, set(self.pieces.values()))) == len(held_by_any)
+
+    def _held(self, join: str, name: str, taken: str) -> frozenset[int] | None:
+        """The parts of the join that a value holds which is taken out of another one; None where it holds all."""
+        types = self.origins.graph.types
+        if types[taken].numel >= types[name].numel:
+            return None
+        whole, held = (frozenset(np.unique(self.origins.of(each)).tolist()) for each in (join, taken))
+        return None if whole <= held else whole & held
