@@ -7,7 +7,7 @@ dequantized, which is exact, and then moved in float32.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,13 +32,19 @@ class Joined:
     pieces: set[str] = field(default_factory=set)
 
 
-def joined_values(graph: Graph, states: Collection[str] = ()) -> Joined:
+def joined_values(graph: Graph, moving: Collection[str], states: Collection[str] = ()) -> Joined:
     """Finds what is joined in a float graph only for outputs, or to be taken apart again.
 
     A join is taken apart where no two of the pieces hold elements of the same part, as a channel shuffle's do. A join
-    that anything else reads is none of them, nor one that a state keeps, as in `states`.
+    that anything else reads is none of them.
+
+    Args:
+        graph: a float graph; it is not changed.
+        moving: outputs of the nodes that belong to calls of the user's program which only move elements. The directions
+            of a recurrent layer are joined within one call that computes.
+        states: names of the values that states keep from call to call, which need a scale.
     """
-    origins, found = Origins(graph), Joined()
+    origins, found = Origins(graph, moving), Joined()
     for node in reversed(graph.nodes):  # a join of joins comes first
         if origins.joins(node):
             reached = _Reached(origins, found, states)
@@ -49,18 +55,31 @@ def joined_values(graph: Graph, states: Collection[str] = ()) -> Joined:
     return found
 
 
+def origins_of(graph: Graph, names: Iterable[str | None]) -> list[tuple[Array, list[str]] | None]:
+    """For each of these values of a graph, if it is joined, the number of the part that each element is of, and the
+    names of the numbered parts; None for others. If all rows of a batch (dimension 0) are alike, there is one row of
+    numbers."""
+    origins, found = Origins(graph), list[tuple[Array, list[str]] | None]()
+    for name in names:
+        numbers = origins.of(name) if name is not None and origins.is_joined(name) else None
+        alike = numbers is not None and numbers.ndim > 0 and bool((numbers == numbers[:1]).all())
+        found.append(None if numbers is None else (numbers[:1] if alike else numbers, origins.parts))
+    return found
+
+
 class Origins:
     """Of which parts the elements of joined values are, by numbers of the parts.
 
     Args:
         graph: a graph; it is not changed.
+        moving: outputs of the nodes that may be found to move elements; None stands for all.
 
     Attributes:
         parts: names of the parts, in the order of their numbers.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.rewriter = graph, Rewriter(graph)
+    def __init__(self, graph: Graph, moving: Collection[str] | None = None) -> None:
+        self.graph, self.rewriter, self._moving = graph, Rewriter(graph), moving
         self.parts: list[str] = []
         self._holds_join: dict[str, bool] = {}
         self._of: dict[str, Array] = {}
@@ -73,7 +92,8 @@ class Origins:
         """Whether a node only moves elements, to places that are known."""
         kind = kind_of(node)
         known = all(name in self.graph.constants for name in node.inputs[len(self._sources(node)) :])
-        return isinstance(kind, Moves) and kind.fill is None and known
+        allowed = self._moving is None or node.output in self._moving
+        return isinstance(kind, Moves) and kind.fill is None and known and allowed
 
     def of(self, name: str) -> Array:
         """The number of the part of each element of a value, int32; a part is a value in `parts`."""

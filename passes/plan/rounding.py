@@ -91,7 +91,8 @@ class _Planner:
         self.regions = Regions(self.rewriter, observable)
         moves = {call: kind for call, kind in moving.items() if call not in replacing.values()}
         self.calls = Calls(self.graph, observable, self.call_of, moves)
-        self.joined = joined_values(self.graph, kept)
+        only_moved = {node.output for call in self.calls if isinstance(call.kind, Moves) for node in call.nodes}
+        self.joined = joined_values(self.graph, only_moved, kept)
         self._joins = {self.call_of[name] for name in (*self.joined.values, *self.joined.pieces)}
         self._attention: dict[str, Sequence[str]] = {}
         self._only_integers: dict[str, bool] = {}

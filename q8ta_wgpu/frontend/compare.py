@@ -18,7 +18,6 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
-from q8ta_wgpu.frontend.calibrate.noise import decibels
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
@@ -36,6 +35,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
+from q8ta_wgpu.quantization.parts import decibels
 
 
 def compare(

@@ -9,16 +9,11 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import torch
 
-from q8ta_wgpu.frontend.calibrate.noise import fill_of
 from q8ta_wgpu.ir.graph import RANGES, Array, TensorType
+from q8ta_wgpu.quantization.parts import FEWEST, fill_of
 
 Cause = Literal["clipping", "rounding", "weights", "before"]
-
-FEWEST = 8
-"""With fewer values, a channel's noise is not compared to its own signal. A channel of a single value, such as a class
-of a classifier, may be near zero by chance, which makes the ratio meaningless."""
 
 
 def parts_of(exact: Array, with_weights: Array, noise: float, stored: TensorType) -> dict[Cause, float]:
@@ -66,7 +61,7 @@ def noise_to_signal(exact: Array, found: Array) -> float:
     noise than signal, or if channels have few values, the ratio is computed over all values together. What takes the
     place of masked elements is no signal."""
     exact, found = exact.astype(np.float64), found.reshape(exact.shape)
-    if (fill := fill_of([torch.from_numpy(exact)])) is not None:
+    if (fill := fill_of([exact])) is not None:
         exact, found = (np.where(exact == fill, 0, x) for x in (exact, found))
     noise = (exact - found) ** 2
     apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import q8ta_wgpu as q8
 from tests.quantizing import Plain, conv, data

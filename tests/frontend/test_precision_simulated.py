@@ -14,7 +14,6 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import simulated_noise
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
-from q8ta_wgpu.frontend.calibrate.noise import decibels as decibels_of
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
 from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
@@ -22,6 +21,7 @@ from q8ta_wgpu.frontend.calibrate.simulate import Run
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Width
 from q8ta_wgpu.frontend.notes import PRECISION
+from q8ta_wgpu.quantization.parts import decibels as decibels_of
 from tests.precision_networks import NETWORKS, WITHIN, norms, quantized
 from tests.quantizing import Plain, data
 
@@ -56,7 +56,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
             every: dict[Reading, Width] = {(s, role): "float32" for s in self.storage.stored for role in ROLES}
             every.update({(softmax, "others"): "int16" for softmax in self.storage.attention})
             every.pop(reading)
-            seen.append((decibels_of(amount), decibels_of(self._noise(every)[-1])))
+            seen.append((decibels_of(amount), decibels_of(self._noise(every)[-len(self._parts)])))
         return Precision()
 
     monkeypatch.setattr(Precisions, "choose", choose)
@@ -88,9 +88,10 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         known, stored = self.simulated._ranges[-1], frozenset(self.storage.stored)
         rounders = [Rounder(known, {}, whole) for whole in (stored, frozenset[Any]())]
         backward.clear()
-        apart = needs_apart(self.storage, rounders, self.simulated.calls, [0])
+        weights = self.simulated.judge.weights([0])
+        apart = needs_apart(self.storage, rounders, self.simulated.calls, weights)
         assert len(backward) == SIGNS * len(self.simulated.calls)
-        alone = [needs(self.storage, rounder, self.simulated.calls, [0]) for rounder in rounders]
+        alone = [needs(self.storage, rounder, self.simulated.calls, weights) for rounder in rounders]
         differ = {reading for reading, amount in alone[0].items() if amount != alone[1][reading]}
         assert 0 < len(differ) < len(alone[0])
         for shared, own in zip(apart, alone, strict=True):

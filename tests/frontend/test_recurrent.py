@@ -127,6 +127,18 @@ def test_large_first_states(make: Any, states: tuple[float, ...], options: dict[
     checked(Results(layer), (of(8, 2, 6), *(of(rows, 2, 12) * size for size in states)), vulkan)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"bidirectional": True}, BOTH])
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+def test_states_of_all_layers_and_directions_have_16_fraction_bits(make: Any, options: dict[str, Any]) -> None:
+    """Cell states, and a GRU's hidden states, that are returned."""
+    module = Results(built(make, 6, 12, **options)).eval()
+    items = [torch.randn(9, 9, 6, generator=torch.Generator().manual_seed(seed)) for seed in range(8)]
+    model = q8.compile(q8.quantize(module, (items[0],), items, progress=False))
+    with torch.no_grad():
+        *_, exact = module(items[3])
+    assert noise(q8.Session(model, "reference")(items[3].numpy())[-1], exact) > 48
+
+
 class Count(nn.Module):
     """Two cells that count the steps, one up and one down, and how far they are apart at the end."""
 

@@ -89,6 +89,7 @@ ROOMS: dict[str, set[str]] = {
         "progress",
         "writing",
         "onnx_import",
+        "quantization",
         "frontend.calibrate",
         "frontend.checks",
         "frontend.hybrid",

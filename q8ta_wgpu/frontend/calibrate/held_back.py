@@ -18,6 +18,7 @@ from q8ta_wgpu.frontend.calibrate.rounder import known_scales
 from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.calibrate.state_precision import feed_back, states_of
 from q8ta_wgpu.frontend.multiply_adds import size_of
+from q8ta_wgpu.quantization.parts import are_apart
 
 _INPUTS = 4
 """The number of inputs that are simulated. An item may hold several: so few items are taken as hold this many."""
@@ -26,6 +27,9 @@ _NUMBERS, _MANY, ITEMS = 32, 256, 8
 """_NUMBERS: the numbers that each result should have in all simulated items together. _MANY: those that it should have
 where a quarter of the items gives them. ITEMS: the most items that are taken for either. The noise of four numbers may
 by chance be 5 dB above or below that of all, of 48 still 2 dB."""
+
+# Of inputs whose rows differ much in size, half of the calibration is simulated, up to ITEMS: few of them are the
+# smallest, which lose most.
 
 _FIRST, _LATER = 8, 24
 """The numbers of calls that are simulated of a network that computes states from their old values: neighbouring calls
@@ -69,6 +73,7 @@ class HeldBack:
             first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)
             begin = max(first, min(total // 4, total - later))
             self._wanted = {0, *range(first), *range(begin, begin + later)}
+        self._if_apart = range(min(ITEMS, total // 2))
         self.items: list[tuple[Tensor, ...]] = []
         self.places: list[int] = []
         self.ranges: list[dict[tuple[str, bool], tuple[float, int]]] = [{}]
@@ -79,6 +84,8 @@ class HeldBack:
         """All items with their places, those that are held back last."""
         others = 0
         for index, item in enumerate(items):
+            if index == 0 and any(are_apart(x.numpy()) for x in item):
+                self._wanted.update(self._if_apart)
             if index in self._wanted:
                 self.items.append(tuple(x.clone() for x in item))
                 self.places.append(index)

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
-from q8ta_wgpu.frontend.calibrate.noise import fill_of
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, softmax
 from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.nodes import constant
+from q8ta_wgpu.ir.graph import Array
 
 SIGNS = 4
 """Vectors of random signs for each item, by default."""
@@ -38,48 +38,50 @@ observer's call of the weights of a transform or of a table."""
 
 
 def needs(
-    storage: Storage, rounder: Rounder, calls: Calls, outputs: Sequence[int], signs: int = SIGNS
+    storage: Storage, rounder: Rounder, calls: Calls, weights: Sequence[Sequence[Array]], signs: int = SIGNS
 ) -> dict[Reading, float]:
-    """The noise that the rounding of each value for each role makes in these outputs, relative to their signal, as a
-    ratio of powers. It is a mean over the calls, and over so many vectors of random signs for each. Errors of a state
-    count in all later calls of a sequence."""
-    (found,) = needs_apart(storage, [rounder], calls, outputs, signs)
+    """The noise that the rounding of each value for each role makes in some parts of the outputs, as a ratio of powers:
+    the mean over these parts and so many vectors of random signs. `weights` are those of the parts' squared errors, as
+    of `Judge.weights`. Errors of a state count in all later calls of a sequence."""
+    (found,) = needs_apart(storage, [rounder], calls, weights, signs)
     return found
 
 
 def needs_apart(
-    storage: Storage, rounders: Sequence[Rounder], calls: Calls, outputs: Sequence[int], signs: int = SIGNS
+    storage: Storage,
+    rounders: Sequence[Rounder],
+    calls: Calls,
+    weights: Sequence[Sequence[Array]],
+    signs: int = SIGNS,
 ) -> list[dict[Reading, float]]:
     """As `needs`, for each of several rounders, of the values that they round by different steps. All use the same
     gradients, since those of the float network do not depend on the rounding."""
     found: list[dict[Reading, float]] = [defaultdict(float) for _ in rounders]
-    fills = {i: fill_of([given[i] for given in calls.floats]) for i in outputs}
+    roots = [[torch.from_numpy(w).sqrt().float() for w in each] for each in weights]
     for number, sequence in enumerate(calls.sequences()):
         traced = _Traced(storage, rounders)
         with torch.enable_grad():
             floats = calls.outputs(traced.run.call, sequence)
-            pairs = [(given[i], fills[i]) for given in floats for i in outputs if given[i].requires_grad]
-            wanted = [value for value, _ in pairs]
-            if not wanted:
+            pairs = [
+                (value, root)
+                for given, own in zip(floats, roots[sequence.start : sequence.stop], strict=True)
+                for value, root in zip(given, own, strict=True)
+                if value.requires_grad and root.any()
+            ]
+            if not pairs:
                 continue
-            share = signs * len(calls) * len(wanted) / len(sequence)
-            random = torch.Generator().manual_seed(number)
+            wanted, random = [value for value, _ in pairs], torch.Generator().manual_seed(number)
             for left in reversed(range(signs)):
-                given = [_signs(*pair, random) for pair in pairs]
+                given = [_signs(value, random) * root for value, root in pairs]
                 for reading, changes in traced.changes(wanted, given, more=left > 0).items():
                     for each, change in zip(found, changes, strict=True):
-                        each[reading] += change**2 / share
+                        each[reading] += change**2 / signs
     return [dict(each) for each in found]
 
 
-def _signs(value: Tensor, fill: float | None, random: torch.Generator) -> Tensor:
-    """Random signs, divided by the root of the output's power, so that noise is relative to it. What takes the place of
-    masked elements is no signal, and its changes are no noise."""
-    signs = torch.randint(0, 2, value.shape, generator=random) * 2.0 - 1.0
-    if fill is not None:
-        signs *= value.detach() != fill
-    signal = value.detach() if fill is None else value.detach()[value != fill]
-    return signs / signal.double().square().sum().sqrt().clamp(min=1e-30).float()
+def _signs(value: Tensor, random: torch.Generator) -> Tensor:
+    """Random signs."""
+    return torch.randint(0, 2, value.shape, generator=random) * 2.0 - 1.0
 
 
 class _Traced:

@@ -14,14 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.by_rules import beside_states, by_rows, by_rules
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.noise import decibels
 from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
@@ -29,6 +27,7 @@ from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, wid
 from q8ta_wgpu.frontend.calibrate.stored import Storage, Width
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import source_of
+from q8ta_wgpu.quantization.parts import Part, decibels
 
 _RARE = 3.0
 """By what factor the largest tenth of the errors raises the yardstick's noise if large errors are rare: other noise
@@ -47,8 +46,13 @@ _SHORT = 1.5
 _FINE = 40.0
 """Signal to noise in dB from which on there is no warning."""
 
-_POOR = 10.0
-"""Signal to noise in dB below which a user is warned, whatever the yardstick has."""
+_POOR, _POOR_RATIO = 10.0, 0.1
+"""Signal to noise in dB below which a user is warned, whatever the yardstick has, and the same as a ratio of noise to
+signal."""
+
+_HEARD = 1e-3
+"""Noise to signal, 30 dB, up to which channels and items of like size are not mentioned. There are quiet units among
+those of most layers, of which 8 bits keep less than of loud ones."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,8 @@ class Precisions:
         self.storage = Storage(observed)
         rows = by_rows(self.storage) if dynamic else []
         self.simulated = SimulatedNoise(self.storage, back, {step.reading[0] for step in rows})
-        self._outputs = self.simulated.calls.floats[0]
-        allowed = map(_allowed, self.simulated.yardstick, itertools.cycle(self._outputs))
+        self._parts = self.simulated.judge.parts
+        allowed = map(_allowed, self.simulated.yardstick, itertools.cycle(self._parts))
         self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
         lasting = itertools.compress(states_of(observed), self.simulated.calls.lasting)
         of_rules, few = by_rules(self.storage)
@@ -135,29 +139,41 @@ class Precisions:
     def choose(self) -> Precision:
         """Chooses widths and changes the module accordingly."""
         plain = predicted = self._noise({})
-        first = len(plain) - len(self._outputs)  # with ranges of other inputs no more is wanted than is allowed
-        wanted = self._allowed[:first] + list(map(_wanted, self._allowed[first:], plain[first:], self._outputs))
+        first = len(plain) - len(self._parts)  # with ranges of other inputs no more is wanted than is allowed
+        wanted = self._allowed[:first] + list(map(_wanted, self._allowed[first:], plain[first:], self._parts))
         short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > wanted[i]]
         steps: list[Step] = []
         if short:
-            steps = self._beyond_always(sorted({i % len(self._outputs) for i in short}), wanted)
+            steps = self._beyond_always(sorted({i % len(self._parts) for i in short}), wanted)
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}
         kept = [step for step in steps if last[step.reading] is step]
-        judged = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf]
-        worst = max(judged, key=lambda i: (plain if short else predicted)[i] / self._allowed[i], default=None)
+        worst = self._worst(first, plain, predicted)
         found = Precision.of(kept, math.inf if worst is None else wanted[worst])
         if worst is not None:
             ratios = (decibels(noise[worst]) for noise in (self.simulated.yardstick, plain, predicted))
-            found = Precision(found.notes, found.unrounded, self._output(worst % len(self._outputs)), *ratios)
+            found = Precision(found.notes, found.unrounded, self._said(self._parts[worst % len(self._parts)]), *ratios)
         widen(self.module, self.storage, widths(steps))
         return found
 
-    def _beyond_always(self, outputs: Sequence[int], wanted: Sequence[float]) -> list[Step]:
-        """The steps beyond those that are always taken: as few as bring the noise of these outputs to what is wanted,
+    def _worst(self, first: int, plain: Sequence[float], predicted: Sequence[float]) -> int | None:
+        """Of the noise from index `first` on the one that is farthest above what is allowed: after the choice where
+        that is still too much, else before it. None where none is judged."""
+        judged = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf]
+        worst = None
+        for noise in (predicted, plain):
+            heard = (i for i in judged if self._parts[i % len(self._parts)].is_named or noise[i] > _HEARD)
+            ratios = {i: noise[i] / min(self._allowed[i], _POOR_RATIO) for i in heard}
+            worst = max(ratios, key=ratios.__getitem__, default=None)
+            if worst is not None and ratios[worst] > 10 ** (_SHORT / 10) / WITHIN:
+                break
+        return worst
+
+    def _beyond_always(self, parts: Sequence[int], wanted: Sequence[float]) -> list[Step]:
+        """The steps beyond those that are always taken: as few as bring the noise of these parts to what is wanted,
         or all steps to 16 bits if that was asked for."""
-        needed, known = self.simulated.needs(outputs), widths(self._always)
+        needed, known = self.simulated.needs(parts), widths(self._always)
         for reading in known.keys() - widths(self._least).keys():
             needed.pop(reading, None)
         every = ranked(self.storage, self.simulated.rounder, needed)
@@ -168,17 +184,19 @@ class Precisions:
         search = Search(self._noise, wanted, self._allowed, traffic(self.storage), few_runs, also)
         return search.with_others(with_choices(every, search.enough(every)))
 
-    def _output(self, index: int) -> str:
-        """The index of an output and the operator that computes it; empty if there is only one output."""
-        if len(self._outputs) == 1:
-            return ""
+    def _said(self, part: Part) -> str:
+        """Which output, and which part of it; empty if there is only one output, and it is judged as a whole."""
         (end,) = self.module.graph.find_nodes(op="output")
         results = [node for node in pytree.tree_leaves(end.args[0]) if isinstance(node, Node)]
-        node = results[index]
+        several = len(self.simulated.calls.floats[0]) > 1
+        if not several:
+            return f"{part.name} of the output" if part.name else ""
+        node = results[part.output]
         while node.op == "call_module":  # an observer
             (node,) = node.all_input_nodes
         place = source_of(node)
-        return f"output {index} ({node.name}{f', {place}' if place else ''})"
+        output = f"output {part.output} ({node.name}{f', {place}' if place else ''})"
+        return f"{part.name} of {output}" if part.name else output
 
     def _noise(self, chosen: Mapping[Reading, Width]) -> list[float]:
         """The noise of each output with these values widened and those that always are."""
@@ -186,27 +204,28 @@ class Precisions:
         return self.simulated.of_widths({**widths(self._always), **chosen}, keeps)
 
     def _is_whole(self, i: int) -> bool:
-        """Whether the noise at this index includes an output's largest errors. For each kind of ranges, the noise of
-        all outputs without them comes first, and the noise with them second."""
-        return bool(i // len(self._outputs) % 2)
+        """Whether the noise at this index includes a part's largest errors. For each kind of ranges, the noise of all
+        parts without them comes first, and the noise with them second."""
+        return bool(i // len(self._parts) % 2)
 
     def _counts(self, i: int) -> bool:
         """Whether the noise at this index is limited. Noise without the largest errors is limited only where these
         make most of the whole noise."""
         yardstick = self.simulated.yardstick
-        return self._is_whole(i) or _RARE * yardstick[i] < yardstick[i + len(self._outputs)]
+        return self._is_whole(i) or _RARE * yardstick[i] < yardstick[i + len(self._parts)]
 
 
-def _allowed(ratio: float, output: Tensor) -> float:
-    """The noise that an output may have if the yardstick has this much. For an output of integers both are shares of
-    elements that differ, and as many more may differ as can be chance."""
-    if not ratio:
+def _allowed(ratio: float, part: Part) -> float:
+    """The noise that a part of an output may have if the yardstick has this much. For an output of integers both are
+    shares of elements that differ, and as many more may differ as can be chance. Channels and items that are poor in
+    the yardstick already are not judged."""
+    if not ratio or (ratio >= _POOR_RATIO and not part.is_named):
         return math.inf
-    chance = 0.0 if output.dtype.is_floating_point else ratio + 2 * math.sqrt(ratio / output.numel())
+    chance = 0.0 if part.is_float else ratio + 2 * math.sqrt(ratio / part.count)
     return max(WITHIN * ratio, chance, _SILENT)
 
 
-def _wanted(allowed: float, int8: float, output: Tensor) -> float:
-    """The noise that an output should have, if 16 bits can give that. Where int8 leaves less than 15 dB, it is at most
-    the noise of 20 dB."""
-    return min(allowed, _FAIR) if int8 > _BAD and output.dtype.is_floating_point else allowed
+def _wanted(allowed: float, int8: float, part: Part) -> float:
+    """The noise that a part of an output should have, if 16 bits can give that. Where int8 leaves less than 15 dB, it
+    is at most the noise of 20 dB."""
+    return min(allowed, _FAIR) if int8 > _BAD and part.is_float else allowed

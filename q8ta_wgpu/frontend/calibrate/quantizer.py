@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
 from q8ta_wgpu.frontend.calibrate import scheme
@@ -37,8 +38,12 @@ from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.arithmetic import GROUPS
 from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
+from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
+
+ORIGINS = "q8ta_origins"
+"""A key in the meta of a graph's output: of which joined part each element of an output is (`origins_of`)."""
 
 _SHORTEST_ROW = 16
 """The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
@@ -172,6 +177,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             streams=self._streams,
             kept={name for name, node in imported.values.items() if node in written},
         )
+        names, end = {node: name for name, node in imported.values.items()}, model.graph.output_node()
+        leaves = (leaf for leaf in pytree.tree_leaves(end.args[0]) if isinstance(leaf, Node))
+        end.meta[ORIGINS] = origins_of(imported.graph, map(names.get, leaves))
         widen_states(model, imported, plan)
         mark_left_out(imported)
         self._write(plan, imported, {node.name: node for node in model.graph.nodes})

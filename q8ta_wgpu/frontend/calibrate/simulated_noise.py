@@ -19,7 +19,7 @@ from torch.fx import Node
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
-from q8ta_wgpu.frontend.calibrate.noise import noise, usual_noise
+from q8ta_wgpu.frontend.calibrate.quantizer import ORIGINS
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.search import WITHIN
@@ -28,6 +28,8 @@ from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.steps import traffic
 from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
+from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization.parts import Judge
 
 _MOSTLY = 2.0
 """By what factor the yardstick's noise is larger with ranges of other inputs if most of it comes from clipping."""
@@ -45,8 +47,8 @@ _NONE: Iterator[None] = itertools.repeat(None)
 class SimulatedNoise:
     """Simulates the items that were held back, and compares outputs with those in float.
 
-    Noise is a list of ratios of powers, noise to signal. For each kind of ranges it has first all outputs without their
-    largest errors, as in `usual_noise`, and then all outputs with them.
+    Noise is a list of ratios of powers, noise to signal. For each kind of ranges it has first all parts of outputs
+    without their largest errors, as in `Judge.usual_noise`, and then all parts with them.
 
     Args:
         storage: of a module with observers that met the calibration.
@@ -57,6 +59,7 @@ class SimulatedNoise:
         is_large: whether a run takes seconds, so that few should be made.
         rounder: rounds to 8 bits with the last kind of ranges.
         calls: the items, one after the other, and their outputs in float.
+        judge: judges outputs by their parts.
         yardstick: the yardstick's noise before weights were fitted.
     """
 
@@ -71,6 +74,7 @@ class SimulatedNoise:
         self._clip_all_but(())
         exact, states = Run(storage, storage.unrounded, same_weight, softmax).call, len(states_of(storage.module))
         self.calls = Calls(back.items, back.places, states, exact, back.floats)
+        self.judge = Judge(arrays(self.calls.floats), storage.module.graph.output_node().meta.get(ORIGINS, ()))
         self.yardstick = self._of_yardstick()
         if self._reaches_further():
             self._ranges = [*self._ranges, {}]
@@ -125,9 +129,9 @@ class SimulatedNoise:
         self._simulated[given] = self._by_ranges(view, weight, shares, known)
         return self._simulated[given]
 
-    def needs(self, outputs: Sequence[int]) -> dict[Reading, float]:
-        """The noise that the rounding of each value for each role makes in these outputs, to first order."""
-        return needs(self.storage, self.rounder, self.calls, outputs, self._signs)
+    def needs(self, parts: Sequence[int]) -> dict[Reading, float]:
+        """The noise that the rounding of each value for each role makes in these parts of outputs, to first order."""
+        return needs(self.storage, self.rounder, self.calls, self.judge.weights(parts), self._signs)
 
     def _of_yardstick(self) -> list[float]:
         """The least noise of each output with ranges that clip and with whole ones, which other quantizers use. Where
@@ -139,8 +143,8 @@ class SimulatedNoise:
         if not worse:
             self._clip_all_but(())
             return clipped
-        outputs = sorted({i % len(self.calls.floats[0]) for i in worse})
-        left, found = needs_apart(self.storage, [self.rounder, clipping], self.calls, outputs, self._signs)
+        weights = self.judge.weights(sorted({i % len(self.judge.parts) for i in worse}))
+        left, found = needs_apart(self.storage, [self.rounder, clipping], self.calls, weights, self._signs)
         self._clip_all_but(stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found))
         return list(map(min, clipped, whole, self.of_sums()))
 
@@ -170,8 +174,8 @@ class SimulatedNoise:
         found: list[float] = []
         for rounder in self._rounders:
             self.rounder = rounder
-            outputs = self._outputs(view, weight, shares, known)
-            found += [*usual_noise(outputs, self.calls.floats), *noise(outputs, self.calls.floats)]
+            outputs = arrays(self._outputs(view, weight, shares, known))
+            found += [*self.judge.usual_noise(outputs), *self.judge.noise(outputs)]
         return found
 
     def _outputs(
@@ -225,6 +229,11 @@ class SimulatedNoise:
 
     def _weight(self, node: Node, value: Tensor, reader: Node) -> Tensor:
         return self.rounder.weight(node, value, self.storage.weights[node])
+
+
+def arrays(outputs: Sequence[Sequence[Tensor]]) -> list[list[Array]]:
+    """The outputs of items as arrays."""
+    return [[x.detach().numpy() for x in each] for each in outputs]
 
 
 def _sum_of(stored: Stored, need: Mapping[Reading, float]) -> float:

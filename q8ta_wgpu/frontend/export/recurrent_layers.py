@@ -77,8 +77,20 @@ def _expand(module: GraphModule, node: Node) -> None:
             states.append(call(operator.getitem, made, 2))
     for index, found in ((0, [x]), (1, hidden), (2, states)):
         for user in users.get(index, []):
-            user.replace_all_uses_with(found[0] if len(found) == 1 else call(_aten.cat.default, found, 0))
+            if len(found) > 1:
+                _select(module, user, found, directions)
+            if user.users:
+                user.replace_all_uses_with(found[0] if len(found) == 1 else call(_aten.cat.default, found, 0))
             module.graph.erase_node(user)
+
+
+def _select(module: GraphModule, last: Node, found: Sequence[Node], directions: int) -> None:
+    """Lets calls that select a row of the last states of all layers, as `hidden[-1]`, select one of the layer's own
+    states. The states of all layers are then not joined for them."""
+    for user in list(last.users):
+        if user.target is _aten.select.int and user.args[1] == 0:
+            layer, direction = divmod(int(user.args[2]) % (len(found) * directions), directions)  # type: ignore[arg-type]
+            user.args = (found[layer], 0, direction)
 
 
 def _first(call: Callable[..., Node], states_of_all: Any, wanted: slice, count: int) -> Any:
