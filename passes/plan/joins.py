@@ -119,8 +119,8 @@ class Origins:
         """Whether a value is a join, moved or not."""
         if name not in self._holds_join:
             node = self.rewriter.producer(name)
-            moves = node is not None and self.moves(node)
-            self._holds_join[name] = moves and (self.joins(node) or self.is_joined(self._sources(node)[0]))
+            moved = self._sources(node) if node is not None and self.moves(node) else ()
+            self._holds_join[name] = len(moved) > 1 or any(map(self.is_joined, moved))
         return self._holds_join[name]
 
 

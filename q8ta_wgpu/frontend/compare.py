@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +27,15 @@ from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
-from q8ta_wgpu.frontend.noise_causes import Cause, clipped, noise_to_signal, parts_of
+from q8ta_wgpu.frontend.noise_causes import Cause, clipped, noise_to_signal, parts_of, worst_part
 from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, SKIPPED, noted
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
-from q8ta_wgpu.quantization.parts import decibels
+from q8ta_wgpu.passes.plan.joins import origins_of
+from q8ta_wgpu.quantization.parts import Judge, decibels
 
 
 def compare(
@@ -107,7 +107,16 @@ class _Found(NamedTuple):
     weighed: Values
     ours: Values
 
-    def row(self, node: Node, stored: TensorType, name: str, made: Node, before: Sequence[float], place: int) -> Layer:
+    def row(
+        self,
+        node: Node,
+        stored: TensorType,
+        name: str,
+        made: Node,
+        before: Sequence[float],
+        place: int,
+        judges: Callable[[Array], Judge] | None,
+    ) -> Layer:
         """The row of a value.
 
         Args:
@@ -117,12 +126,16 @@ class _Found(NamedTuple):
             made: the float operator whose result it is.
             before: signal to noise in dB of the stored values from which it is computed.
             place: its index among the rows.
+            judges: of an output, how its exact values are judged by parts.
         """
         exact = self.in_float[made.name]
         step = (int(node.args[2]), float(node.args[1])) if _is_quantize(node) else (0, 1.0)  # type: ignore[arg-type]
-        simulation = decibels(noise_to_signal(exact, _real(self.simulated[node.name], *step)))
+        simulated = _real(self.simulated[node.name], *step)
         real = self.ours[name] if stored.q is None else _real(self.ours[name], stored.q.zero, stored.q.scale)
-        noise = noise_to_signal(exact, real)
+        part, (noise, of_simulation) = "", (noise_to_signal(exact, found) for found in (real, simulated))
+        if judges is not None:
+            part, noise, of_simulation = worst_part(judges(exact), real, simulated, noise, of_simulation)
+        simulation = decibels(of_simulation)
         parts = parts_of(exact, self.weighed.get(made.name, exact), noise, stored)
         cause: Cause = max(parts, key=lambda cause: parts[cause]) if noise else "rounding"
         snr = decibels(noise)
@@ -133,8 +146,9 @@ class _Found(NamedTuple):
         beyond = float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0
         module = ["", *module_paths(self._with_weights(made) if cause == "weights" else made)][-1]
         dtype = stored.dtype.removesuffix("x4")
+        output = judges is not None
         return Layer(
-            made.name, module, source_of(made), simulation, snr, lost, beyond, place, cause=cause, stored=dtype
+            made.name, module, source_of(made), simulation, snr, lost, beyond, place, output, cause, dtype, part
         )
 
     def _with_weights(self, made: Node) -> Node:
@@ -150,9 +164,16 @@ class _Found(NamedTuple):
 def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer, ...]:
     """The rows of a comparison, the largest loss first."""
     layers: dict[str, Layer] = {}
+    states = len(exported.graph_signature.buffers_to_mutate)
+    ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
+    floats = {node.name: _rounded(node).name for node in exported.graph.nodes if is_qdq(node)}
+    joined = (o and (o[0], [floats.get(name, name) for name in o[1]]) for o in origins_of(graph, graph.results))
+    origins = dict(zip(ends, joined, strict=True))
+    origins |= {node.all_input_nodes[0]: origin for node, origin in origins.items() if is_qdq(node)}
 
     def row(node: Node, name: str, read: Iterable[Node]) -> Layer:
-        return found.row(node, graph.types[name], name, _rounded(node), list(before(read)), len(layers))
+        judges = (lambda exact: Judge([[exact]], [origins[node]])) if node in origins else None
+        return found.row(node, graph.types[name], name, _rounded(node), list(before(read)), len(layers), judges)
 
     def before(read: Iterable[Node]) -> Iterator[float]:
         """The ratios of stored values. One that is only moved has no row: its bytes are those of its source."""
@@ -165,16 +186,12 @@ def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer
     for node in exported.graph.nodes:
         if node.name in found.ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
             layers[node.name] = row(node, node.name, _read(_rounded(node)))
-    states = len(exported.graph_signature.buffers_to_mutate)
-    ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
     for node, name in zip(ends, graph.results, strict=True):
-        stored = node.all_input_nodes[0].name if is_qdq(node) else ""
-        if stored in layers:
-            layers[stored] = replace(layers[stored], output=True)
+        if is_qdq(node) and node.all_input_nodes[0].name in layers:
             continue
         made = _rounded(node)  # the output is a moved value, whose bytes are those of its source
         if made.op == "call_function" and made.name in found.in_float and node.name in found.simulated:  # not a state
-            layers[made.name] = replace(row(node, name, _read(made)), output=True)
+            layers[made.name] = row(node, name, _read(made))
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
 
 

@@ -73,6 +73,8 @@ class Layer:
         place: its index in the network's order.
         output: whether it is an output of the network.
         stored: the dtype in which it is stored: int8, int16, or float32 of an output that is not rounded.
+        part: of an output, the part that `snr` is of, if one has more noise than the whole: a value that was joined to
+            make it, or channels or items of like size. Empty for the whole.
         cause: the largest part of the noise: "clipping" of elements beyond the range, "rounding" of all others to a
             step of the value's own scale, rounded "weights", or "before": noise of the values that the layer reads.
     """
@@ -88,6 +90,7 @@ class Layer:
     output: bool = False
     cause: Cause = "rounding"
     stored: str = "int8"
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Comparison:
         rows = [
             f"{x.lost:z8.1f} {x.snr:z8.1f} {x.simulated:z8.1f} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
             + f"{x.name} {x.source}".rstrip()
-            + (" (output)" if x.output else "")
+            + (f" ({x.part} of the output)" if x.part else " (output)" if x.output else "")
             for x in self.layers
         ]
         if self.predicted is not None and self.yardstick is not None:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from q8ta_wgpu.ir.graph import RANGES, Array, TensorType
-from q8ta_wgpu.quantization.parts import FEWEST, fill_of
+from q8ta_wgpu.quantization.parts import FEWEST, Judge, fill_of
 
 Cause = Literal["clipping", "rounding", "weights", "before"]
 
@@ -69,3 +69,15 @@ def noise_to_signal(exact: Array, found: Array) -> float:
     signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
     each = np.minimum(noises, signals) / np.maximum(signals, np.finfo(float).tiny)
     return max(float(np.mean(each)), float(np.sum(noises) / max(np.sum(signals), np.finfo(float).tiny)))
+
+
+def worst_part(
+    judge: Judge, real: Array, simulated: Array, noise: float, of_simulation: float
+) -> tuple[str, float, float]:
+    """The part of an output with the most noise, its noise, and that of the simulation; the empty name and the given
+    noise where no part has more. More noise than signal counts as as much."""
+    ours, theirs = (judge.noise([[found]]) for found in (real, simulated))
+    found = zip(ours, theirs, judge.parts, strict=True)
+    parts = [(min(r, 1.0), min(s, 1.0), part.name) for r, s, part in found if part.name]
+    most, same, name = max(parts, key=lambda part: part[0], default=(0.0, 0.0, ""))
+    return (name, most, same) if most > noise else ("", noise, of_simulation)

@@ -15,8 +15,9 @@ from q8ta_wgpu.onnx_import.computed import Computed
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.items import how_many
+from q8ta_wgpu.quantization.items import ITEMS, how_many
 from q8ta_wgpu.quantization.notes import note
+from q8ta_wgpu.quantization.parts import are_apart
 from q8ta_wgpu.quantization.precision import Precision, Precisions
 from q8ta_wgpu.quantization.prepare import prepare
 from q8ta_wgpu.quantization.runner import ReferenceRunner
@@ -132,6 +133,8 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
         update(items, count, "calibrating")
         inputs = arrays(graph, *arguments(item), _RESIZES)
         zeros = zeros and not any(x.any() for x in inputs.values())
+        if items == 0 and simulated and any(map(are_apart, inputs.values())):
+            simulated = max(simulated, min(ITEMS, count // 2))
         calibrated.meet(inputs, items, computed(inputs))
         kept += [{name: x.copy() for name, x in inputs.items()}] if items < simulated else []
         items += 1

@@ -5,9 +5,9 @@ sizes say anything about small items. So an output is judged
 
 * as a whole;
 * by what was joined to make it, such as boxes and scores (`passes/plan/joins.py` says which elements are whose);
-* by its channels (dimension 1, and the last one), its items (dimension 0), and the channels of each item, where the
-  largest of them are more than thirty times as large as the smallest: those of like size are one part, in which each
-  counts as much as another.
+* by its channels (dimension 1, and the last one but of images), its items (dimension 0), and the channels of each item,
+  where the largest of them are more than thirty times as large as the smallest: those of like size are one part, in
+  which each counts as much as another.
 
 What takes the place of masked elements is no signal in any of them.
 """
@@ -28,7 +28,11 @@ APART = 30.0
 
 FEWEST = 8
 """With fewer values, a channel's noise is not compared to its own signal. A channel of a single value, such as a class
-of a classifier, may be near zero by chance, which makes the ratio meaningless. Of a channel of an item twice as many."""
+of a classifier, may be near zero by chance, which makes the ratio meaningless. A channel of one item needs twice as
+many."""
+
+_NOTHING = 2.0**-24
+"""The size of channels or items, relative to the largest, up to which they may be what float32 leaves of zeros."""
 
 _FEW_OF_PART = 32
 """Values of channels or items of like size below which they belong to the next larger ones. The noise of four numbers
@@ -41,8 +45,8 @@ _FILL, _LARGE = 10.0, 1e4
 """A number that takes the place of others is this many times as large as all others. It is negative, as for logits that
 are not allowed, or at least _LARGE."""
 
-_LEAST = 1e-30
-"""The least ratio, and what a signal without power counts as."""
+_LEAST = 1e-300
+"""What a signal without power counts as."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class Judge:
             found: of each item its outputs, as inexact as they are, in the shapes of the exact ones.
         """
         pairs = zip(self._outputs, zip(*found, strict=True), strict=True)
-        return [ratio for output, given in pairs for ratio in output.noise(given)]
+        ratios = (ratio for output, given in pairs for ratio in output.noise(given))
+        return [ratio if math.isfinite(ratio) else math.inf for ratio in ratios]
 
     def usual_noise(self, found: Sequence[Sequence[Array]]) -> list[float]:
         """As `noise`, of whole outputs without the largest tenth of the squared errors, for outputs of few numbers. 0
@@ -134,7 +139,7 @@ def noise(found: Sequence[Sequence[Array]], exact: Sequence[Sequence[Array]]) ->
 
 def decibels(ratio: float) -> float:
     """The signal-to-noise ratio in dB, at most 120, from the ratio of noise to signal."""
-    return min(120.0, -10 * math.log10(max(ratio, _LEAST)))
+    return min(120.0, -10 * math.log10(max(ratio, 1e-30))) if ratio < math.inf else -300.0
 
 
 def are_apart(x: Array) -> bool:
@@ -183,8 +188,10 @@ class _Output:
 
     def _squares(self, exact: Array, found: Array) -> Array:
         """Squared errors, float64."""
-        squares = (found.astype(np.float64) - exact.astype(np.float64)) ** 2
-        return squares if self.fill is None else np.where(self._counted(exact), squares, 0.0)
+        if self.fill is None:
+            return np.asarray((found.astype(np.float64) - exact) ** 2)
+        errors = np.zeros(exact.shape)
+        return np.subtract(found, exact, out=errors, where=self._counted(exact), dtype=np.float64) ** 2
 
     def _errors(self, found: Sequence[Array]) -> list[Array]:
         pairs = [(x, y.reshape(x.shape)) for x, y in zip(self.exact, found, strict=True)]
@@ -262,10 +269,15 @@ def _joined(exact: Sequence[Array], origins: tuple[Array, Sequence[str]] | None)
     return [_Way("joined", [member] * len(exact), parts)]
 
 
+def _channel_axes(rank: int) -> set[int]:
+    """The dimensions that may count channels: dimension 1, and the last one, which counts columns of an image."""
+    return {axis for axis in (1, rank - 1) if 0 < axis < rank and (axis, rank) != (3, 4)}
+
+
 _MEMBERS: Mapping[str, Callable[[int], set[tuple[int, ...]]]] = {
-    "channels": lambda rank: {(axis,) for axis in (1, rank - 1) if 0 < axis < rank},
+    "channels": lambda rank: {(axis,) for axis in _channel_axes(rank)},
     "items": lambda rank: {(0,)} if rank > 1 else set(),
-    "channels of items": lambda rank: {(0, axis) for axis in (1, rank - 1) if rank > 2},
+    "channels of items": lambda rank: {(0, axis) for axis in _channel_axes(rank) if rank > 2},
 }
 """What may be judged apart: the dimensions that count it in an output of a rank."""
 
@@ -285,7 +297,7 @@ def _alike(powers: Sequence[Array], counts: Sequence[Array]) -> list[_Way]:
         way = _Way(kind if dims[-1] < 2 else f"{kind} along dimension {dims[-1]}", member, {})
         values = way.sums([x.astype(np.float64) for x in counts])
         sizes = np.sqrt(way.sums(powers) / np.maximum(values, 1))
-        order = [i for i in np.argsort(-sizes, kind="stable") if sizes[i] > 0]
+        order = [i for i in np.argsort(-sizes, kind="stable") if sizes[i] > _NOTHING * sizes.max()]
         if order and values[order].min() >= len(dims) * FEWEST and sizes[order[0]] > APART * sizes[order[-1]]:
             way.parts = {_said(way.kind, own, sizes): np.array(own) for own in _bands(sizes, values, order)}
             found.append(way)

@@ -8,16 +8,17 @@ not.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Node
+from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.noise import decibels, noise
+from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, WITHIN, allowed, wanted, worst
+from q8ta_wgpu.quantization.parts import Judge, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.rules import steps as steps_of_rules
 from q8ta_wgpu.quantization.runner import Runner
@@ -25,20 +26,8 @@ from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Width
 from q8ta_wgpu.quantization.weights import RoundedWeights
 
-WITHIN = 10**0.05
-"""The noise that is allowed, relative to the yardstick's: half a decibel more."""
-
 SPARE = 10**0.03
 """Where values are widened at all, the noise must be below what is wanted by this factor."""
-
-SILENT = 1e-8
-"""Noise to signal that no output notices, whatever the yardstick has."""
-
-BAD, FAIR = 10**-1.5, 0.01
-"""Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted."""
-
-SHORT, FINE, POOR = 1.5, 40.0, 10.0
-"""A user is warned from 1.5 dB below the yardstick on, unless there are 40 dB; and in any case below 10 dB."""
 
 RUNS = 40
 """The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
@@ -105,6 +94,8 @@ class Precisions:
         self.costs = Costs(self.values)
         self.rules = steps_of_rules(self.values, self.costs)
         self._known = widths(self.rules)
+        graph = self.calibration.graph
+        self.judge = Judge(self.runner.exact, origins_of(graph, graph.outputs))
 
     def wide(self) -> Precision:
         """All that may be stored in int16 is."""
@@ -114,30 +105,31 @@ class Precisions:
         """Chooses widths by the noise of the items that are run."""
         yardstick = self._yardstick()
         plain = self.noise(self._known)
-        allowed = [max(WITHIN * ratio, SILENT) if ratio else math.inf for ratio in yardstick]
-        wanted = [min(most, FAIR) if found > BAD else most for most, found in zip(allowed, plain, strict=True)]
+        parts = self.judge.parts
+        most = list(map(allowed, yardstick, parts))
+        limits = list(map(wanted, most, plain, parts))
         taken, predicted = list(self.rules), plain
-        if any(found > most for found, most in zip(plain, wanted, strict=True)):
-            taken += self._enough(wanted, allowed)
+        if any(found > limit for found, limit in zip(plain, limits, strict=True)):
+            taken += self._enough(limits, most)
             predicted = self.noise(widths(taken))
-        finite = [i for i, most in enumerate(allowed) if most < math.inf]
-        worst = max(finite, key=lambda i: predicted[i] / allowed[i], default=None)
         last = {step.reading: step for step in taken}
         kept = tuple(step for step in taken if last[step.reading] is step)
-        if worst is None:
+        if (at := worst(parts, most, predicted, plain)) is None:
             return Precision(kept)
-        ratios = (decibels(each[worst]) for each in (yardstick, plain, predicted))
+        ratios = (decibels(each[at]) for each in (yardstick, plain, predicted))
         names = self.calibration.graph.results
-        return Precision(kept, names[worst] if len(names) > 1 else "", *ratios)
+        output = names[parts[at].output] if len(names) > 1 else "the output" if parts[at].name else ""
+        return Precision(kept, f"{parts[at].name} of {output}" if parts[at].name else output, *ratios)
 
     def noise(self, chosen: Choice, rounds: bool = True) -> list[float]:
-        """The noise of each output with these widths. Without `rounds` only the weights of transforms are rounded."""
+        """The noise of each part of outputs with these widths. Without `rounds` only the weights of transforms are
+        rounded."""
         key = frozenset(chosen.items()), rounds
         if key not in self._found:
             sums = self.calibration.sums
             own: Mapping[str, Node] = sums if rounds else {n: sums[n] for n in self.values.transforms}
             graph = self.calibration.quantized(chosen, own)
-            self._found[key] = noise(self.runner.outputs(graph), self.runner.exact)
+            self._found[key] = self.judge.noise(self.runner.outputs(graph))
         return self._found[key]
 
     def _yardstick(self) -> list[float]:
@@ -147,7 +139,7 @@ class Precisions:
         chosen: Choice = dict.fromkeys(others, "float32")
         nearest = RoundedWeights(self.calibration.graph, {})
         graph = quantized(self.values, chosen, self.calibration.sums, nearest)
-        return noise(self.runner.outputs(graph), self.runner.exact)
+        return self.judge.noise(self.runner.outputs(graph))
 
     def _enough(self, wanted: Sequence[float], allowed: Sequence[float]) -> list[Step]:
         """The steps beyond the rules that bring the noise of each output to what is wanted."""

@@ -283,3 +283,21 @@ def test_inputs_of_a_comparison_are_numbers() -> None:
     program = q8.quantize(module, (x,), [x], progress=False)
     with pytest.raises(q8.InputError, match="input 0 holds NaN"):
         q8.compare(module, program, (x / 0 * 0,))
+
+
+def test_an_output_is_judged_by_its_parts() -> None:
+    """Channels that share a scale with much larger ones, and a joined part that makes any noise larger."""
+    torch.manual_seed(0)
+    parts = {"boxes": conv(3, 4), "scores": conv(3, 4)}
+    small = Plain(
+        lambda s, x: torch.cat([s.boxes(x) * 40, s.scores(x).sigmoid() / 9], 1).abs().flatten(2).mT, **parts
+    ).eval()
+    chaotic = Plain(lambda s, x: torch.cat([s.boxes(x) * 40, torch.sin(900 * s.scores(x))], 1), **parts).eval()
+    items = [data(1, 3, 12, 12, seed=seed) for seed in range(4)]
+    for module, name in ((small, "channels along dimension 2 of size 0.0"), (chaotic, "sin")):
+        program = q8.quantize(module, (items[0],), items, INT8, progress=False)
+        found = q8.compare(module, program, (items[0],))
+        (output,) = (layer for layer in found.layers if layer.output)
+        assert output.part.startswith(name), output
+        assert output.snr < 15
+        assert f"({output.part} of the output)" in str(found)

@@ -17,7 +17,7 @@ Forward = Callable[[Any, Tensor], Any]
 
 
 def _written(s: Any, x: Tensor) -> Tensor:
-    y = s.both(x).clone()
+    y: Tensor = s.both(x).clone()
     y[:, :4] = y[:, :4] * 40
     y[:, 4:] = y[:, 4:].sigmoid()
     return y
@@ -27,7 +27,7 @@ def _levels(s: Any, x: Tensor) -> Tensor:
     """Two levels whose boxes and scores are joined, joined with each other, and taken apart again."""
     levels = [torch.cat([s.boxes(each) * 40, s.scores(each) - 4], 1) for each in (x, x[:, :, ::2, ::2])]
     whole = torch.cat([each.flatten(2) for each in levels], 2)
-    boxes, scores = whole.split((4, 8), 1)
+    boxes, scores = whole[:, :4], whole[:, 4:]
     return torch.cat([boxes * 1.5, scores.sigmoid()], 1)
 
 

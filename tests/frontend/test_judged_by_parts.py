@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from bench.yardstick import yardstick
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.quantization.parts import Judge
+from testbed.yardstick import yardstick
 from tests.quantizing import Plain, conv, data
 
 

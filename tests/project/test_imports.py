@@ -90,6 +90,7 @@ ROOMS: dict[str, set[str]] = {
         "writing",
         "onnx_import",
         "quantization",
+        "passes.plan",
         "frontend.calibrate",
         "frontend.checks",
         "frontend.hybrid",

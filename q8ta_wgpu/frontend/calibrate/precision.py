@@ -20,39 +20,19 @@ from torch.utils import _pytree as pytree
 from q8ta_wgpu.frontend.calibrate.by_rules import beside_states, by_rows, by_rules
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.search import WITHIN, Search
+from q8ta_wgpu.frontend.calibrate.search import Search
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, widths, with_choices
 from q8ta_wgpu.frontend.calibrate.stored import Storage, Width
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import source_of
+from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, allowed, wanted, worst
 from q8ta_wgpu.quantization.parts import Part, decibels
 
 _RARE = 3.0
 """By what factor the largest tenth of the errors raises the yardstick's noise if large errors are rare: other noise
 would not be noticed beside them. The factor of normal errors is 1.7."""
-
-_SILENT = 1e-8
-"""Noise to signal that no output notices, whatever the yardstick has."""
-
-_BAD, _FAIR = 10**-1.5, 0.01
-"""Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted if 16 bits can
-give it."""
-
-_SHORT = 1.5
-"""dB below the yardstick from which on a user is warned that 16 bits do not suffice."""
-
-_FINE = 40.0
-"""Signal to noise in dB from which on there is no warning."""
-
-_POOR, _POOR_RATIO = 10.0, 0.1
-"""Signal to noise in dB below which a user is warned, whatever the yardstick has, and the same as a ratio of noise to
-signal."""
-
-_HEARD = 1e-3
-"""Noise to signal, 30 dB, up to which channels and items of like size are not mentioned. There are quiet units among
-those of most layers, of which 8 bits keep less than of loud ones."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +67,7 @@ class Precision:
         """A warning about low signal to noise; empty if there is no reason for one."""
         if self.predicted is None or self.yardstick is None:
             return ""
-        if self.predicted >= max(min(self.yardstick - _SHORT, _FINE), _POOR):
+        if self.predicted >= max(min(self.yardstick - SHORT, FINE), POOR):
             return ""
         way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
         outputs = f"{self.output} is" if self.output else "the outputs are"
@@ -95,7 +75,7 @@ class Precision:
             f"{outputs} predicted to keep {self.predicted:z.1f} dB of signal to noise on the inputs of the calibration"
             f", where rounding nothing but weights and what layers read leaves {self.yardstick:z.1f} dB"
         )
-        return f"{found}: the network makes noise larger; {way}" if self.yardstick < _POOR else f"{found}; {way}"
+        return f"{found}: the network makes noise larger; {way}" if self.yardstick < POOR else f"{found}; {way}"
 
 
 class Precisions:
@@ -119,8 +99,8 @@ class Precisions:
         rows = by_rows(self.storage) if dynamic else []
         self.simulated = SimulatedNoise(self.storage, back, {step.reading[0] for step in rows})
         self._parts = self.simulated.judge.parts
-        allowed = map(_allowed, self.simulated.yardstick, itertools.cycle(self._parts))
-        self._allowed = [most if self._counts(i) else math.inf for i, most in enumerate(allowed)]
+        most = map(allowed, self.simulated.yardstick, itertools.cycle(self._parts))
+        self._allowed = [limit if self._counts(i) else math.inf for i, limit in enumerate(most)]
         lasting = itertools.compress(states_of(observed), self.simulated.calls.lasting)
         of_rules, few = by_rules(self.storage)
         first = [*of_rules, *rows]
@@ -140,35 +120,22 @@ class Precisions:
         """Chooses widths and changes the module accordingly."""
         plain = predicted = self._noise({})
         first = len(plain) - len(self._parts)  # with ranges of other inputs no more is wanted than is allowed
-        wanted = self._allowed[:first] + list(map(_wanted, self._allowed[first:], plain[first:], self._parts))
-        short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > wanted[i]]
+        limits = self._allowed[:first] + list(map(wanted, self._allowed[first:], plain[first:], self._parts))
+        short = [i for i, ratio in enumerate(plain) if self._all_wide or ratio > limits[i]]
         steps: list[Step] = []
         if short:
-            steps = self._beyond_always(sorted({i % len(self._parts) for i in short}), wanted)
+            steps = self._beyond_always(sorted({i % len(self._parts) for i in short}), limits)
             predicted = self._noise(widths(steps))
         steps = [*self._always, *steps]
         last = {step.reading: step for step in steps}
         kept = [step for step in steps if last[step.reading] is step]
-        worst = self._worst(first, plain, predicted)
-        found = Precision.of(kept, math.inf if worst is None else wanted[worst])
-        if worst is not None:
-            ratios = (decibels(noise[worst]) for noise in (self.simulated.yardstick, plain, predicted))
-            found = Precision(found.notes, found.unrounded, self._said(self._parts[worst % len(self._parts)]), *ratios)
+        at = worst(self._parts, self._allowed[first:], predicted[first:], plain[first:])
+        found = Precision.of(kept, math.inf if at is None else limits[first + at])
+        if at is not None:
+            ratios = (decibels(noise[first + at]) for noise in (self.simulated.yardstick, plain, predicted))
+            found = Precision(found.notes, found.unrounded, self._said(self._parts[at]), *ratios)
         widen(self.module, self.storage, widths(steps))
         return found
-
-    def _worst(self, first: int, plain: Sequence[float], predicted: Sequence[float]) -> int | None:
-        """Of the noise from index `first` on the one that is farthest above what is allowed: after the choice where
-        that is still too much, else before it. None where none is judged."""
-        judged = [i for i, allowed in enumerate(self._allowed) if i >= first and allowed < math.inf]
-        worst = None
-        for noise in (predicted, plain):
-            heard = (i for i in judged if self._parts[i % len(self._parts)].is_named or noise[i] > _HEARD)
-            ratios = {i: noise[i] / min(self._allowed[i], _POOR_RATIO) for i in heard}
-            worst = max(ratios, key=ratios.__getitem__, default=None)
-            if worst is not None and ratios[worst] > 10 ** (_SHORT / 10) / WITHIN:
-                break
-        return worst
 
     def _beyond_always(self, parts: Sequence[int], wanted: Sequence[float]) -> list[Step]:
         """The steps beyond those that are always taken: as few as bring the noise of these parts to what is wanted,
@@ -213,19 +180,3 @@ class Precisions:
         make most of the whole noise."""
         yardstick = self.simulated.yardstick
         return self._is_whole(i) or _RARE * yardstick[i] < yardstick[i + len(self._parts)]
-
-
-def _allowed(ratio: float, part: Part) -> float:
-    """The noise that a part of an output may have if the yardstick has this much. For an output of integers both are
-    shares of elements that differ, and as many more may differ as can be chance. Channels and items that are poor in
-    the yardstick already are not judged."""
-    if not ratio or (ratio >= _POOR_RATIO and not part.is_named):
-        return math.inf
-    chance = 0.0 if part.is_float else ratio + 2 * math.sqrt(ratio / part.count)
-    return max(WITHIN * ratio, chance, _SILENT)
-
-
-def _wanted(allowed: float, int8: float, part: Part) -> float:
-    """The noise that a part of an output should have, if 16 bits can give that. Where int8 leaves less than 15 dB, it
-    is at most the noise of 20 dB."""
-    return min(allowed, _FAIR) if int8 > _BAD and part.is_float else allowed

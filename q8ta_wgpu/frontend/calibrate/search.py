@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.steps import NOTHING, Step, widths
 from q8ta_wgpu.frontend.calibrate.stored import Width
+from q8ta_wgpu.quantization.limits import WITHIN
 
 _DECIBEL = 10**0.1
-WITHIN = 10**0.05
-"""The noise that is allowed, relative to the yardstick's: half a decibel more, since the noise on other inputs is
-larger than in the simulation."""
-
 _SPARE = 10**0.03
 """Where values are widened at all, the noise must be below the limit by this factor."""
 

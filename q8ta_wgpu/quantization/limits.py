@@ -1,0 +1,65 @@
+"""How much noise parts of outputs may have, and should have, beside a yardstick: a simulation in which only inputs and
+weights of weighted sums are rounded. All noise is a ratio of powers, noise to signal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from q8ta_wgpu.quantization.parts import Part
+
+WITHIN = 10**0.05
+"""The noise that is allowed, relative to the yardstick's: half a decibel more, since the noise on other inputs is
+larger than in the simulation."""
+
+SILENT = 1e-8
+"""Noise to signal that no output notices, whatever the yardstick has."""
+
+BAD, FAIR = 10**-1.5, 0.01
+"""Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted if 16 bits can
+give it."""
+
+SHORT, FINE, POOR = 1.5, 40.0, 10.0
+"""A user is warned from so many dB below the yardstick on, unless there are 40 dB; and in any case below 10 dB."""
+
+_POOR = 10 ** (-POOR / 10)
+"""The same as noise to signal."""
+
+_HEARD = 1e-3
+"""Noise to signal, 30 dB, up to which channels and items of like size are not mentioned. There are quiet units among
+those of most layers, of which 8 bits keep less than of loud ones."""
+
+
+def allowed(ratio: float, part: Part) -> float:
+    """The noise to signal that a part of an output may have if the yardstick has this much; infinity where it is not
+    judged. For an output of integers both are shares of elements that differ, and as many more may differ as can be
+    chance. Channels and items that are poor in the yardstick already are not judged."""
+    if not ratio or (ratio >= _POOR and not part.is_named):
+        return math.inf
+    chance = 0.0 if part.is_float else ratio + 2 * math.sqrt(ratio / part.count)
+    return max(WITHIN * ratio, chance, SILENT)
+
+
+def wanted(most: float, int8: float, part: Part) -> float:
+    """The noise to signal that a part of an output should have, if 16 bits can give that: what is allowed. Where int8
+    leaves less than 15 dB, it is at most the noise of 20 dB."""
+    return min(most, FAIR) if int8 > BAD and part.is_float else most
+
+
+def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float]) -> int | None:
+    """The index of the part that is farthest above what it may have, to name it: by the first of several findings in
+    which that is worth a warning, else by the last one. None where no part is judged.
+
+    Args:
+        parts: of outputs.
+        limits: what is allowed for each.
+        found: noise to signal of each, after widths were chosen and before.
+    """
+    at = None
+    for noise in found:
+        judged = (i for i, most in enumerate(limits) if most < math.inf)
+        ratios = {i: noise[i] / min(limits[i], _POOR) for i in judged if parts[i].is_named or noise[i] > _HEARD}
+        at = max(ratios, key=ratios.__getitem__, default=None)
+        if at is not None and ratios[at] > 10 ** (SHORT / 10) / WITHIN:
+            break
+    return at
