@@ -16,7 +16,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.affine import channels_of
 from q8ta_wgpu.passes.plan.match_rotary import rotary_of
 from q8ta_wgpu.passes.plan.row_operators import row_operator
-from q8ta_wgpu.passes.plan.trial import Operator, Trial, trials
+from q8ta_wgpu.passes.plan.trial import Computed, Operator, Trial, trials
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 FUNCTIONS: tuple[tuple[str, Attrs], ...] = (
@@ -81,14 +81,14 @@ def combined(graph: Graph, channels: bool = False) -> list[Combined]:
 
     `channels` makes factors and terms of channels batch norms, which only pays where these are rounded.
     """
-    rewriter, found = Rewriter(graph), list[Combined]()
+    rewriter, found, computed = Rewriter(graph), list[Combined](), Computed()
     positions = {node.output: position for position, node in enumerate(graph.nodes)}
     for node in rewriter.backwards():
         if (rotary := rotary_of(rewriter, positions, node)) is not None:
             made = rewriter.replace(node, replace(rotary.operator, source=node.source))
             found.append(Combined((made,), rotary.nodes))
             continue
-        for trial in reversed(list(trials(rewriter, positions, node))):  # the longest first
+        for trial in reversed(list(trials(rewriter, positions, node, computed))):  # the longest first
             if operator := _operator_of(trial, channels):
                 found.append(Combined(operator.substitute(rewriter, trial), trial.nodes))
                 break

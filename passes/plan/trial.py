@@ -20,6 +20,29 @@ _SPREADS = ("view", "expand")
 _MOST = 32
 """Limit of nodes that are tried as one operator."""
 
+_MOST_BYTES = 1 << 27
+"""About as many bytes of values are kept. All trials of a node with a thousand channels need a tenth of that."""
+
+
+class Computed:
+    """Values of nodes that were computed from the same numbers in place of the same source.
+
+    Trials that end at neighbouring nodes share all others: without this, each node would be computed for every trial
+    that it is part of, up to _MOST times as often.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Shape, bytes], dict[str, Array]] = {}
+        self._bytes = 0
+
+    def of(self, source: str, x: Array) -> dict[str, Array]:
+        """The values by name, to which others may be added, if x takes the place of a source."""
+        if self._bytes > _MOST_BYTES:
+            self._found, self._bytes = {}, 0
+        key = source, x.shape, x.tobytes()
+        self._bytes += (_MOST + 1) * x.nbytes * (key not in self._found)
+        return self._found.setdefault(key, {source: x})
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -29,11 +52,13 @@ class Trial:
         graph: the graph of the nodes.
         source: name of the value that they compute from.
         nodes: the nodes, in execution order.
+        computed: values of earlier trials of the same graph.
     """
 
     graph: Graph
     source: str
     nodes: tuple[Node, ...]
+    computed: Computed = field(default_factory=Computed)
 
     @property
     def shape(self) -> Shape:
@@ -82,10 +107,12 @@ class Trial:
     def __call__(self, x: Array) -> Array:
         """The last node's result for a source x, float32 of the source's rank. x may have extent 1 in dimensions that
         are not reduced and along which no constant differs."""
-        values = {**self._constants, self.source: np.asarray(x, np.float32)}
+        values, constants = self.computed.of(self.source, np.asarray(x, np.float32)), self.graph.constants
         with np.errstate(all="ignore"):
             for node in self.nodes:
-                values[node.output] = self._result(node, [values[name] for name in node.inputs])
+                if node.output not in values:
+                    operands = [constants[name] if name in constants else values[name] for name in node.inputs]
+                    values[node.output] = self._result(node, operands)
         return values[self.nodes[-1].output]
 
     def _result(self, node: Node, operands: Sequence[Array]) -> Array:
@@ -132,8 +159,9 @@ def _inserted(rewriter: Rewriter, before: Node, op: str, inputs: tuple[str, ...]
     return node
 
 
-def trials(rewriter: Rewriter, positions: Mapping[str, int], end: Node) -> Iterator[Trial]:
-    """Every Trial that ends with a node, the shortest first. `positions` is the index of each node, by its output."""
+def trials(rewriter: Rewriter, positions: Mapping[str, int], end: Node, computed: Computed) -> Iterator[Trial]:
+    """Every Trial that ends with a node, the shortest first. `positions` is the index of each node, by its output;
+    `computed` is one for the whole graph."""
     graph, nodes, waiting = rewriter.graph, dict[str, Node](), {end.output}
     while len(nodes) < _MOST:
         name = max(waiting, key=lambda name: positions.get(name, -1))
@@ -145,7 +173,7 @@ def trials(rewriter: Rewriter, positions: Mapping[str, int], end: Node) -> Itera
         nodes[name] = node
         waiting = (waiting - {name}).union(n for n in node.inputs if n not in graph.constants)
         if len(waiting) == 1:
-            yield Trial(graph, next(iter(waiting)), tuple(reversed(nodes.values())))
+            yield Trial(graph, next(iter(waiting)), tuple(reversed(nodes.values())), computed)
         if not waiting:
             return
 

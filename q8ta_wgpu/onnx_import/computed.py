@@ -19,10 +19,14 @@ class Computed:
         file: its path or bytes, which have been read without an error before.
         names: the values to compute: the graph's names, with their names in the file.
         constants: arrays in place of some of the file's inputs.
+
+    Attributes:
+        runner: what computed the values of the last call, in words: ONNX Runtime with its version, or the reference.
     """
 
     def __init__(self, file: File, names: Mapping[str, str], constants: Mapping[str, Array]) -> None:
         self.names, self._constants = names, constants
+        self.runner, self._version = _REFERENCE, ""
         self._session = self._opened(file) if names else None
 
     def _opened(self, file: File) -> Any:
@@ -32,6 +36,7 @@ class Computed:
             return None
         import onnx
 
+        self._version = onnxruntime.__version__
         data = bytes(file) if isinstance(file, (bytes, bytearray)) else Path(file).read_bytes()
         model = onnx.ModelProto.FromString(data)
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
@@ -49,6 +54,7 @@ class Computed:
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The values by the graph's names, for arrays of the inputs as the graph stores them."""
+        self.runner = _REFERENCE
         if self._session is None:
             return {}
         kinds = {port.name: _DTYPES.get(port.type) for port in self._session.get_inputs()}
@@ -62,7 +68,11 @@ class Computed:
             )
         except Exception:  # as above
             return {}
+        self.runner = f"ONNX Runtime {self._version}"
         return {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
+
+
+_REFERENCE = "the reference"
 
 
 _DTYPES = {

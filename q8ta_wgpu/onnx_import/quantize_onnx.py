@@ -144,6 +144,8 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     precision = _chosen(calibrated, kept, asked.precision)
     graphs = [calibrated.quantized(precision.chosen)]
     note(graphs[0], calibrated.values, precision.steps)
+    # Sums of floats in another order: scales of one may differ from those of the other in their last digits.
+    graphs[0].notes.append(f"its ranges were measured by {computed.runner}")
     graphs += [calibrated.quantized_like(each, precision.chosen) for each in found.programs[1:]]
     return found.joined(graphs), _ZEROS if zeros else precision.warning
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
-from q8ta_wgpu.ir.graph import INT16X4
+from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.passes.plan.spellings import combined as found_by
+from q8ta_wgpu.passes.plan.trial import Computed, trials
+from q8ta_wgpu.passes.rewriter import Rewriter
 from q8ta_wgpu.runtime.device import Device
 from testbed.harness import stages_of
 from tests.quantizing import INT8, Plain, check, conv, data, ops
@@ -260,6 +263,21 @@ def test_a_stream_is_one_whatever_its_norms_are_written_as() -> None:
         shapes.append([(node.op, graph.types[node.output].dtype, stages_of(node)) for node in graph.nodes])
     assert shapes[0] == shapes[1] == shapes[2]
     assert sum(dtype == INT16X4 for _, dtype, _ in shapes[0]) == 2
+
+
+def test_nodes_are_computed_once_for_all_trials_they_are_part_of() -> None:
+    """A chain took the square of the limit of nodes that are tried: 15 ms a node."""
+    graph = Graph(["x"], ["d"], [Node("relu", (a,), b) for a, b in pairwise("xabcd")])
+    graph.types = dict.fromkeys("xabcd", TensorType((2, 3)))
+    computed, rewriter = Computed(), Rewriter(graph)
+    positions = {node.output: place for place, node in enumerate(graph.nodes)}
+    x = np.array([-1, 2], np.float32)
+    long = next(t for t in trials(rewriter, positions, graph.nodes[3], computed) if t.source == "x")
+    long(x)
+    short = next(t for t in trials(rewriter, positions, graph.nodes[2], computed) if t.source == "x")
+    assert short(x) is long.computed.of("x", x)["c"]
+    assert short(x).tolist() == [0, 2]
+    assert short(-x).tolist() == [1, 0]
 
 
 def test_an_operator_that_is_skipped_stays_as_it_is_written() -> None:
