@@ -68,6 +68,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "int8 beside float on real data, into docs/accuracy.json (needs the extra accuracy)",
     ),
     "gpus": ("gpus", "part_gpus", "rows a second by one adapter and by all equal ones; Ray's actors (needs ray)"),
+    "mutants": ("mutants", "part_mutants", "one-line faults in the library, and whether the tests find them"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",

@@ -14,7 +14,7 @@ from q8ta_wgpu.runtime.device import Device
 from testbed import harness, int16_graphs
 from testbed.sample import EVERYTHING
 
-EVERY = 6
+EVERY = 12
 """Of the kernels of a graph, the general one and every so-manieth of the others run; test_wgsl.py compiles all."""
 
 

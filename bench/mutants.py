@@ -1,0 +1,210 @@
+"""One-line faults in the library, and whether the tests find them: mutants.json holds the faults.
+
+They were drawn by a rule. A room of the library is a group of folders (ROOMS). In each, every kind of fault (KINDS)
+takes the line it applies to whose digest is the smallest. Rooms that lack a kind have more of the others, until each
+has ten. Of a fault that changes nothing but speed or a message, the list says so by hand: `harmless`.
+
+Each fault is made in a copy of the tracked files. Its tests run nearest first, up to the first that fails. A fault
+whose line is no longer there is reported as such: draw another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.options import Options
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(__file__).with_suffix(".json")
+LIMIT = 600
+"""Seconds that the tests of a fault may take: one that hangs is found."""
+
+ROOMS: dict[str, tuple[str, ...]] = {
+    "WGSL": ("kernels/**/*.wgsl",),
+    "kernels": ("kernels/**/*.py", "q8ta_wgpu/ir/*.py"),
+    "passes": ("passes/**/*.py",),
+    "model": ("q8ta_wgpu/model/*.py", "q8ta_wgpu/program/*.py"),
+    "runtime": ("q8ta_wgpu/runtime/*.py", "q8ta_wgpu/session/*.py"),
+    "quantizing": ("q8ta_wgpu/quantization/**/*.py", "q8ta_wgpu/frontend/**/*.py"),
+}
+
+KINDS: dict[str, tuple[str, str]] = {
+    "sign": (r"(?<=[\w)\]] )([+-])(?= [\w(])", "swap"),
+    "bound": (r"(?<=[\w)\]] )(<=|>=|<|>)(?= [\w(-])", "swap"),
+    "rounding": (r"\b(rint|round|ceil|floor|//)\b|(?<= )//(?= )", "swap"),
+    "zero point": (r"\b[\w.]*\bzero\b(?!\s*[=:(])", "0"),
+    "stride": (r"\bstrides?\b(?!\s*[=:(.,])(\[\w+\])?", "1"),
+    "extreme": (r"\b(min|max|minimum|maximum)(?=\()", "swap"),
+    "logic": (r"(?<= )(and|or|&&|\|\|)(?= )", "swap"),
+    "number": (r"(?<=[\w)\]] [-+*/%] )(\d+)(?=u?\b)(?!\.)", "more"),
+    "lock": (r"^\s*with self\.(lock|waiting|_lock):$", "if True:"),
+    "check": (r"^\s*if (?!TYPE)(.+):$", "never"),
+}
+"""Kind: what it replaces, and by what. `check` takes an `if` whose body raises an error."""
+
+LEFT_OUT = r"unit|known_results|rates|timing|report|ncnn"
+"""Files that need matrix units, or that measure and describe."""
+
+SWAPPED = {
+    "+": "-", "-": "+", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "rint": "floor", "round": "floor", "ceil": "floor",
+    "floor": "ceil", "//": "/", "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "and": "or",
+    "or": "and", "&&": "||", "||": "&&",
+}  # fmt: skip
+
+
+def arguments_of(path: str, nearest: dict[str, list[str]], root: Path) -> list[list[str]]:
+    """Runs of pytest that can meet a fault of a file, the nearest first: tests that have its name, then those of the
+    folders that it lies in, the innermost first."""
+    own = sorted(str(p.relative_to(root)) for p in root.glob(f"tests/**/test_{Path(path).stem}.py"))
+    prefixes = sorted((prefix for prefix in nearest if path.startswith(prefix)), key=len, reverse=True)
+    return [*([own] if own else []), *(shlex.split(line) for prefix in prefixes for line in nearest[prefix])]
+
+
+@dataclass
+class Mutant:
+    """A fault: the file, the kind, the number of the line when it was drawn, its text, and the faulty text.
+
+    Attributes:
+        harmless: why nothing can find it.
+    """
+
+    room: str
+    kind: str
+    path: str
+    line: int
+    old: str
+    new: str
+    harmless: str = ""
+
+
+def drawn(root: Path = ROOT) -> list[Mutant]:
+    """The faults of a tree, by the rule."""
+    found = []
+    for room, globs in ROOMS.items():
+        every = sorted(
+            _candidates(root, room, globs), key=lambda m: hashlib.blake2b(f"{m.path}{m.old}".encode()).digest()
+        )
+        chosen: list[Mutant] = []
+        for kind in (*KINDS, *[""] * 10):
+            met = {(m.path, m.old) for m in chosen}
+            left = (m for m in every if (m.path, m.old) not in met and kind in ("", m.kind))
+            chosen += itertools.islice(left, len(chosen) < 10)
+        found += chosen
+    return found
+
+
+def _digest(mutant: Mutant) -> bytes:
+    return hashlib.blake2b(f"{mutant.path}{mutant.old}".encode()).digest()
+
+
+def _candidates(root: Path, room: str, globs: tuple[str, ...]) -> Iterator[Mutant]:
+    for path in sorted({path for glob in globs for path in root.glob(glob)}):
+        if re.search(LEFT_OUT, path.stem):
+            continue
+        lines = path.read_text(encoding="utf-8").split("\n")
+        quoted = False
+        for number, line in enumerate(lines):
+            before, quoted = quoted, quoted ^ (line.count('"""') % 2 == 1)
+            plain = re.sub(r"^\s*(//|#|@).*|\s(//|#) .*", "", line)
+            text = (
+                before
+                or quoted
+                or '"' in plain
+                or plain.lstrip().startswith(("import ", "from ", "class ", "def ", "fn "))
+            )
+            if text or lines.count(line) > 1:
+                continue
+            for kind, (pattern, by) in KINDS.items():
+                new = _changed(line, plain, kind, pattern, by, lines[number + 1 : number + 2])
+                if new not in (None, line):
+                    name = str(path.relative_to(root))
+                    yield Mutant(room, kind, name, number + 1, line, str(new))
+
+
+def _changed(line: str, plain: str, kind: str, pattern: str, by: str, after: list[str]) -> str | None:
+    match = re.search(pattern, plain)
+    if match is None or (kind == "check" and "raise" not in "".join(after)):
+        return None
+    text = match[0]
+    if by == "swap":
+        new = SWAPPED[text]
+    elif by == "more":
+        new = str(int(text) + 1)
+    elif by == "never":
+        new = re.sub(r"if .*:", "if False:", text)
+    elif by == "if True:":
+        new = re.sub(r"with .*:", by, text)
+    else:
+        new = by
+    return line[: match.start()] + new + line[match.end() :]
+
+
+def part_mutants(options: Options) -> None:
+    """Makes each fault and runs its tests; prints what became of it, and writes out/mutants.json."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    mutants = [Mutant(**each) for each in data["mutants"]]
+    chosen = [m for m in mutants if not options.names or {m.room, m.kind, m.path} & set(options.names)]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = _copied(Path(folder, "tree"))
+        for mutant in chosen:
+            begun = time.monotonic()
+            outcome = run(mutant, arguments_of(mutant.path, data["tests"], copy), copy)
+            rows.append({**asdict(mutant), "outcome": outcome})
+            what = f"{mutant.kind:<11} {mutant.path}:{mutant.line} {mutant.new.strip()}"
+            print(f"{outcome:<9} {time.monotonic() - begun:5.0f} s  {what}", flush=True)
+    out = ROOT / "out" / "mutants.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    outcomes = [row["outcome"] for row in rows]
+    print(", ".join(f"{outcomes.count(each)} {each}" for each in sorted(set(outcomes))))
+
+
+def _copied(target: Path) -> Path:
+    """The tracked files, as they are."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        to = target / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, to, follow_symlinks=False)
+    return target
+
+
+def run(mutant: Mutant, tests: list[list[str]], tree: Path) -> str:
+    """What the tests say of a fault in a tree: found, survived, harmless, or moved where its line is gone."""
+    path = tree / mutant.path
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if mutant.harmless:
+        return "harmless"
+    if text.split("\n").count(mutant.old) != 1:
+        return "moved"
+    path.write_text(text.replace(f"{mutant.old}\n", f"{mutant.new}\n"), encoding="utf-8")
+    try:
+        return "found" if any(_fails(arguments, tree) for arguments in tests) else "survived"
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def _fails(arguments: list[str], tree: Path) -> bool:
+    """Whether a run of pytest in the tree fails."""
+    command = [sys.executable, "-B", "-m", "pytest", *arguments, "-x", "-q", "-n0", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return True
+    assert done.returncode not in (4, 5), f"pytest selects nothing or has wrong arguments: {arguments}"
+    return done.returncode != 0

@@ -1,0 +1,39 @@
+"""Faults that `bench mutants` makes: what it says of one that is found, one that is not, and one that moved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.mutants import DATA, KINDS, ROOMS, Mutant, arguments_of, drawn, run
+
+
+def test_a_fault_is_found_or_survives_or_has_moved(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text("def total(a, b):\n    return a + b\n")
+    (tmp_path / "test_sums.py").write_text("import sums\ndef test_it():\n    assert sums.total(1, 1) == 2\n")
+    fault = Mutant("model", "sign", "sums.py", 2, "    return a + b", "    return a - b")
+    arguments = [["test_sums.py"]]
+    assert run(fault, arguments, tmp_path) == "found"
+    assert run(replace(fault, new="    return b + a"), arguments, tmp_path) == "survived"
+    assert run(replace(fault, old="    return b + a"), arguments, tmp_path) == "moved"
+    assert run(replace(fault, harmless="the same"), arguments, tmp_path) == "harmless"
+    assert (tmp_path / "sums.py").read_text() == "def total(a, b):\n    return a + b\n"
+    with pytest.raises(AssertionError, match="selects nothing"):
+        run(fault, [["test_nothing.py"]], tmp_path)
+
+
+def test_the_rule_draws_ten_of_each_room() -> None:
+    found = drawn()
+    assert [m.room for m in found] == [room for room in ROOMS for _ in range(10)]
+    assert {m.kind for m in found} <= set(KINDS)
+    assert len({(m.path, m.old) for m in found}) == 60
+    assert all(m.old != m.new for m in found)
+
+
+def test_every_fault_of_the_list_has_tests(tmp_path: Path) -> None:
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    assert len(data["mutants"]) == 60
+    assert all(arguments_of(m["path"], data["tests"], tmp_path) for m in data["mutants"])
