@@ -27,6 +27,7 @@ from q8ta_wgpu.passes.round_states import round_states
 from q8ta_wgpu.passes.run_steps import run_steps
 from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify
+from q8ta_wgpu.passes.store_islands import store_islands
 from q8ta_wgpu.passes.whole_numbers import whole_numbers
 
 Pass = Callable[[Graph], None]
@@ -76,6 +77,11 @@ PASSES: tuple[Pass, ...] = (
     # Last, to drop nodes that the passes above made equal or dead.
     simplify,
 )
+
+OF_STATIC_FILES: tuple[Pass, ...] = tuple(
+    each for step in PASSES for each in ((step, store_islands) if step is combine else (step,))
+)
+"""The passes over a graph that a static ONNX file quantizes in part."""
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from q8ta_wgpu.ir.graph import BOOL, Graph, Node
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, Graph, Node
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
@@ -206,7 +206,8 @@ class _Planner:
         for name in node.inputs if names is None else names:
             source = self.regions.source(name)
             producer = self.regions.producer(source)
-            stored = source in self.observable or source in self.graph.constants
+            number = source in self.graph.constants and self.graph.types[source].dtype == FLOAT32
+            stored = source in self.observable or number
             if stored and not (producer is not None and scales_operand(self.regions, producer)):
                 self._read(node, name)
         self.regions.claimed.add(node.output)

@@ -254,7 +254,9 @@ def _import_unfold(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx_concat(b: Builder, args: Mapping[str, Any]) -> str:
-    return _cat(b, args["inputs"], onnx_calls.axis(b, args, len(b.type(args["inputs"][0]).shape)))
+    """ONNX's Concat. Constants without elements, as exporters write for what is left out, add nothing."""
+    names = [name for name in args["inputs"] if (array := b.array(name)) is None or array.size]
+    return _cat(b, names, onnx_calls.axis(b, args, len(b.type(names[0]).shape)))
 
 
 ATEN: Rules = {

@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.ir.size import MOST, Dynamic, Size, Terms, traced_points
 from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.passes import OF_STATIC_FILES, PASSES, Pass, run_passes
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.session.inputs import as_array
 
@@ -62,7 +62,8 @@ def from_onnx(
     for program in found.programs:
         if not any(node.op in ("quantize", "dequantize") for node in program.graph.nodes):
             program.graph.notes.append("the file holds no quantized values: quantize it first")
-    return found.joined([program.graph for program in found.programs])
+    passes = OF_STATIC_FILES if found.is_static else PASSES
+    return found.joined([program.graph for program in found.programs], passes)
 
 
 def local(source: File, revision: str | None = None) -> File:
@@ -93,6 +94,7 @@ class Sizes:
         points: a value for each size that is a range; with a step its index in the range, from 1 on.
         ranges: the smallest and the largest of these values.
         constants: arrays in place of inputs.
+        is_static: whether activations are quantized with scales that the file holds.
     """
 
     def __init__(self, source: File, sizes: object, constants: object = None) -> None:
@@ -104,6 +106,8 @@ class Sizes:
             raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
         values, data = _checked(sizes), read(source)
         self.constants = _arrays(constants)
+        operators = {node.op_type for node in data.graph.node}
+        self.is_static = not operators.isdisjoint(_STATIC) and operators.isdisjoint(_DYNAMIC)
         largest = {name: numbers[-1] for name, numbers in values.items()}
         first = import_program(data, largest, self.constants)
         named = set(first.open.values())
@@ -127,9 +131,9 @@ class Sizes:
         self._structure = first.structure
         self._inputs = {place: Size(terms[name], self.points[0]) for place, name in first.open.items() if name in terms}
 
-    def joined(self, graphs: Sequence[Graph]) -> Model:
+    def joined(self, graphs: Sequence[Graph], passes: Sequence[Pass] = PASSES) -> Model:
         """The model for all sizes, from a graph for each program."""
-        runnable = [run_passes(graph) for graph in graphs]
+        runnable = [run_passes(graph, passes) for graph in graphs]
         if not self.ranges:
             return Model(runnable[0], self._structure)
         try:
@@ -138,6 +142,10 @@ class Sizes:
             raise UnsupportedError(
                 f"the file does not follow the sizes that are ranges: {error}; give it sizes in steps, or numbers"
             ) from None
+
+
+_STATIC = ("QuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm")
+_DYNAMIC = ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 
 
 def _checked(sizes: object) -> dict[str, range]:

@@ -148,8 +148,11 @@ def quantized(name: str, form: str, kind: str) -> bytes:
     return quantize(NETWORKS[name]().SerializeToString(), form, inputs(name, 4), KINDS[kind])
 
 
-def quantize(data: bytes, form: str, calibration: Sequence[Array], kind: tuple[str, str, bool]) -> bytes:
-    """A float file with the input x, as ONNX Runtime quantizes it in the form QDQ, QOperator or dynamic."""
+def quantize(
+    data: bytes, form: str, calibration: Sequence[Array], kind: tuple[str, str, bool], operators: Sequence[str] = ()
+) -> bytes:
+    """A float file with the input x, as ONNX Runtime quantizes it in the form QDQ, QOperator or dynamic: all operators,
+    or these."""
     from onnxruntime import quantization as made
 
     class Reader(made.CalibrationDataReader):  # type: ignore[misc]
@@ -176,6 +179,7 @@ def quantize(data: bytes, form: str, calibration: Sequence[Array], kind: tuple[s
                 per_channel=by_channel,
                 activation_type=made.QuantType[activations],
                 weight_type=made.QuantType[weights],
+                op_types_to_quantize=list(operators) or None,
             )
         logging.disable(logging.NOTSET)
         return target.read_bytes()

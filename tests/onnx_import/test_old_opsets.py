@@ -15,7 +15,7 @@ from testbed.onnx.node_cases import FAILED, PASSED, cases, has_form, is_counted,
 from testbed.onnx.old_opsets import ELSEWHERE, OPSETS, OldCase, at_opset
 
 EVERY = 7
-"""Every seventh case is taken, and all of operators whose form changed since opset 7. `bench/bench_onnx.py` runs all."""
+"""Every seventh case is taken, and all of operators whose form changed since opset 7. bench/bench_onnx.py runs all."""
 
 CHANGED = (
     "Clip",
