@@ -1,4 +1,4 @@
-"""The command line: `python -m q8ta_wgpu devices | check | import | show | run | time | tune | wgsl | export-web`."""
+"""The command line: `python -m q8ta_wgpu devices | check | import | show | explain | run | time | tune | wgsl | ..`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     # Imported here, where an interrupt is handled: these take most of a short command's time.
     from q8ta_wgpu.commands.check import check
     from q8ta_wgpu.commands.devices import devices
+    from q8ta_wgpu.commands.explain import explain
     from q8ta_wgpu.commands.export_web import export_web
     from q8ta_wgpu.commands.import_ import import_
     from q8ta_wgpu.commands.run import run
@@ -106,6 +107,10 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("--draw", metavar="OUT.html", help="draw it instead, as an HTML page or as OUT.svg")
     shown.add_argument("--time", action="store_true", help="with times of every dispatch in the drawing")
     shown.add_argument("--device", help="schedule for this adapter (default: WebGPU's baseline limits)")
+
+    explained = command(explain, "print why a value is stored as it is, or all values")
+    explained.add_argument("file", metavar="FILE")
+    explained.add_argument("value", metavar="VALUE", nargs="?", help="its name in the network that was quantized")
 
     ran = command(run, "run a model on .npy files")
     ran.add_argument("file", metavar="FILE")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.bytes_as_int8 import store
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.ir.size import Dynamic
 
@@ -220,6 +221,7 @@ class Graph:
             module's buffers; its values are the last inputs and outputs, in this order.
         whole: the dtypes of buffers that hold integers or bools, by name: int32 here, and bools and uint8 float32.
         notes: notes of the passes for the report, such as why a node stays in float32.
+        decisions: why each value is stored as it is, by the names of the float graph that was quantized.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -238,6 +240,7 @@ class Graph:
     dynamic: Dynamic = field(default_factory=Dynamic)
     buffers: dict[str, str] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
 
     @property
     def states(self) -> list[State]:

@@ -6,9 +6,11 @@ A file may be hostile: decoding checks every key, name, size and type, and verif
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, fields
 from typing import Any, NoReturn
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.size import Point
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
@@ -17,7 +19,7 @@ from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import MAX_ELEMENTS, RUNNABLE, verify
 
-VERSION = 16
+VERSION = 17
 """Format version, raised with every change of the format. Files of other versions are refused."""
 
 MAX_PARTS = 1 << 18
@@ -59,6 +61,7 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "structure": structure.tree,
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
+        "decisions": [asdict(decision) for decision in graph.decisions],
         "in_float": {n.output: graph.in_float[n.output] for n in graph.nodes if n.output in graph.in_float},
         "unrounded": {name: why for name, why in graph.unrounded.items() if name in graph.types},
         "values": {name: encode_type(name, t) for name, t in graph.types.items()},
@@ -102,7 +105,7 @@ def _parse(text: str) -> Any:
 
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "in_float", "unrounded")
-    known(data, (*keys, "values", "nodes", "dynamic", "buffers", "whole"), "the file")
+    known(data, (*keys, "decisions", "values", "nodes", "dynamic", "buffers", "whole"), "the file")
     values, nodes = get(data, "values", dict, "the file"), get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=names_of(data, "inputs", "the file"),
@@ -110,6 +113,7 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         notes=[text_of(note, "a note") for note in get(data, "notes", list, "the file")],
         types={name_of(name): _type(name, t) for name, t in values.items()},
         constants={name_of(name): array for name, array in constants.items()},
+        decisions=[_decision(each) for each in get(data, "decisions", list, "the file")],
         in_float=_reasons(data, "in_float"),
         unrounded=_reasons(data, "unrounded"),
         batched=set(names_of(data, "batched", "the file")),
@@ -136,6 +140,19 @@ def _fixed(data: Any) -> tuple[tuple[str, int], tuple[int, str]]:
     known(data, ("input", "dim", "step", "why"), where)
     dim, step = (get(data, key, int, where) for key in ("dim", "step"))
     return (name_of(get(data, "input", str, where)), dim), (step, text_of(get(data, "why", str, where), where))
+
+
+def _decision(data: Any) -> Decision:
+    where = "a decision"
+    known(data, tuple(each.name for each in fields(Decision)), where)
+    noise, cost = get(data, "noise", object, where), get(data, "cost", float, where)
+    if noise is not None and not isinstance(noise, float):
+        raise GraphError(f"{where}: its noise must be a number or null, found {ascii(noise)[:MAX_NAME]}")
+    values, matched = (tuple(names_of(data, key, where)) for key in ("values", "matched"))
+    if not values:
+        raise GraphError(f"{where} must be of a value, found none")
+    role, width, by = (name_of(get(data, key, str, where)) for key in ("role", "width", "by"))
+    return Decision(values, role, width, by, text_of(get(data, "reason", str, where), where), matched, noise, cost)
 
 
 def _reasons(data: Any, key: str) -> dict[str, str]:

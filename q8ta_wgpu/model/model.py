@@ -11,6 +11,7 @@ from q8ta_wgpu import hub
 from q8ta_wgpu.errors import GraphError, InputError, ModelFileError, counted, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.model import file
+from q8ta_wgpu.model.explained import explained
 from q8ta_wgpu.model.report import Report
 from q8ta_wgpu.model.resize import resized
 from q8ta_wgpu.model.structure import Structure
@@ -79,6 +80,18 @@ class Model:
     def report(self) -> Report:
         """Counts of operators in int8 and in float32, with reasons, to print."""
         return Report.of(self.graph)
+
+    def explain(self, value: str | None = None) -> str:
+        """Why a value is stored as it is, or every value of the network that was quantized: how many bits it has for
+        those who read it, which rules matched and what decided, the noise that 8 bits would make, and the cost.
+
+        Args:
+            value: its name in the network that was quantized, or in this graph.
+
+        Raises InputError if it is the name of no stored value, or the model was quantized by another quantizer, which
+        leaves no record.
+        """
+        return explained(self.graph, value)
 
     def save(self, path: str | Path) -> None:
         """Writes a .q8ta file. An existing file is replaced once the new one is complete. Raises ModelFileError."""

@@ -20,6 +20,7 @@ from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.parts import are_apart
 from q8ta_wgpu.quantization.precision import Precision, Precisions
 from q8ta_wgpu.quantization.prepare import prepare
+from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import ReferenceRunner
 from q8ta_wgpu.session.inputs import arguments, arrays
 
@@ -146,6 +147,7 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     note(graphs[0], calibrated.values, precision.steps)
     # Sums of floats in another order: scales of one may differ from those of the other in their last digits.
     graphs[0].notes.append(f"its ranges were measured by {computed.runner}")
+    graphs[0].decisions = list(precision.record)
     graphs += [calibrated.quantized_like(each, precision.chosen) for each in found.programs[1:]]
     return found.joined(graphs), _ZEROS if zeros else precision.warning
 
@@ -153,6 +155,6 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
 def _chosen(calibrated: Calibration, items: Sequence[Mapping[str, Array]], precision: str) -> Precision:
     """The widths of values beyond those of the plan."""
     if precision == "int8":
-        return Precision()
+        return Precision(record=tuple(record(calibrated.values, (), {}, {})))
     found = Precisions(calibrated, ReferenceRunner(calibrated.graph, items))
     return found.wide() if precision == "int16" else found.choose()

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import Array, Node
 from q8ta_wgpu.passes.plan.joins import origins_of
+from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
 from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, WITHIN, allowed, wanted, worst
 from q8ta_wgpu.quantization.parts import Judge, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
-from q8ta_wgpu.quantization.rules import steps as steps_of_rules
+from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import Runner
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Width
@@ -47,6 +49,7 @@ class Precision:
         yardstick: signal to noise of the yardstick.
         int8: signal to noise by the rules alone.
         predicted: signal to noise of the choice.
+        record: why each value is stored as it is.
     """
 
     steps: tuple[Step, ...] = ()
@@ -54,6 +57,8 @@ class Precision:
     yardstick: float | None = None
     int8: float | None = None
     predicted: float | None = None
+
+    record: tuple[Decision, ...] = ()
 
     @property
     def chosen(self) -> Choice:
@@ -92,17 +97,27 @@ class Precisions:
     def __post_init__(self) -> None:
         self.values = self.calibration.values
         self.costs = Costs(self.values)
-        self.rules = steps_of_rules(self.values, self.costs)
+        self.matched = rules.matched(self.values, self.costs)
+        self.rules = rules.deciding(self.matched)
+        self.predicted: dict[Reading, float] = {}
         self._known = widths(self.rules)
         graph = self.calibration.graph
         self.judge = Judge(self.runner.exact, origins_of(graph, graph.outputs))
 
     def wide(self) -> Precision:
         """All that may be stored in int16 is."""
-        return Precision((*self.rules, *(step for step in self._every({}) if step.width == "int16")))
+        every = [replace(step, rule="asked for", reason="") for step in self._every({}) if step.width == "int16"]
+        return self._recorded(Precision((*self.rules, *every)))
 
     def choose(self) -> Precision:
         """Chooses widths by the noise of the items that are run."""
+        return self._recorded(self._chosen())
+
+    def _recorded(self, found: Precision) -> Precision:
+        """A choice with its record."""
+        return replace(found, record=tuple(record(self.values, found.steps, self.matched, self.predicted)))
+
+    def _chosen(self) -> Precision:
         yardstick = self._yardstick()
         plain = self.noise(self._known)
         parts = self.judge.parts
@@ -116,10 +131,10 @@ class Precisions:
         kept = tuple(step for step in taken if last[step.reading] is step)
         if (at := worst(parts, most, predicted, plain)) is None:
             return Precision(kept)
-        ratios = (decibels(each[at]) for each in (yardstick, plain, predicted))
+        least, int8, found = (decibels(each[at]) for each in (yardstick, plain, predicted))
         names = self.calibration.graph.results
         output = names[parts[at].output] if len(names) > 1 else "the output" if parts[at].name else ""
-        return Precision(kept, f"{parts[at].name} of {output}" if parts[at].name else output, *ratios)
+        return Precision(kept, f"{parts[at].name} of {output}" if parts[at].name else output, least, int8, found)
 
     def noise(self, chosen: Choice, rounds: bool = True) -> list[float]:
         """The noise of each part of outputs with these widths. Without `rounds` only the weights of transforms are
@@ -174,7 +189,9 @@ class Precisions:
             if stored.edges(role) and (stored, role) not in self._known
         ]
         known: Choice = dict.fromkeys(self._known, "float32")
-        return noise_of_each(readings, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
+        found = noise_of_each(readings, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
+        self.predicted = {reading: min(float(np.max(noise, initial=0.0)), 1e30) for reading, noise in found.items()}
+        return found
 
     def _every(self, needed: Mapping[Reading, Array]) -> list[Step]:
         """All steps that may be taken, ordered by what they gain for their cost, the largest first."""

@@ -8,7 +8,7 @@ a report gives, and its guard: the network of the tests that gets worse without 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,19 +86,23 @@ class Rule:
     guard: str
 
 
-def steps(values: StoredValues, costs: Costs, only: Collection[str] = ()) -> list[Step]:
-    """The steps that the rules ask for, or some of them by name. Of several rules for one reading the first one of the
-    widest decides."""
-    found: dict[Reading, Step] = {}
+def matched(values: StoredValues, costs: Costs, only: Collection[str] = ()) -> dict[Reading, list[Step]]:
+    """The steps that the rules ask for, or some of them by name, in the order of the rules."""
+    found: dict[Reading, list[Step]] = {}
     for rule in RULES:
         if rule.name in _LEFT_OUT or (only and rule.name not in only):
             continue
-        for reading in rule.match(Network(values, costs, found)):
-            width = _finer(reading) if rule.match is _exponents else rule.width
-            before = WIDTHS.index(found[reading].width) if reading in found else -1
-            if reading[0].edges(reading[1]) and WIDTHS.index(width) > before:
-                found[reading] = Step(reading, width, costs.of(reading, width), rule.name, rule.reason)
-    return list(found.values())
+        for reading in rule.match(Network(values, costs, found.copy())):
+            if reading[0].edges(reading[1]):
+                width = _finer(reading) if rule.match is _exponents else rule.width
+                step = Step(reading, width, costs.of(reading, width), rule.name, rule.reason)
+                found.setdefault(reading, []).append(step)
+    return found
+
+
+def deciding(found: Mapping[Reading, Sequence[Step]]) -> list[Step]:
+    """Of the steps that rules ask for those that decide: of each reading the first one of the widest."""
+    return [max(steps, key=lambda step: WIDTHS.index(step.width)) for steps in found.values()]
 
 
 _LEFT_OUT: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnxruntime
 import pytest
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.ir.graph import FLOAT32, Array
 from testbed.harness import flat
 from testbed.onnx.networks import NETWORKS, Net, inputs
@@ -135,3 +137,22 @@ def test_sizes_that_are_ranges_have_the_same_widths() -> None:
     data, items = onnx.shape_inference.infer_shapes(file).SerializeToString(), drawn((64, 3), 9)
     model = q8.quantize(data, calibration=items, sizes={"rows": (1, 64)})
     assert decibels(data, model, drawn((5, 3), 1)[0]) > 30
+
+
+def test_a_model_explains_each_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, items = angles().SerializeToString(), drawn((64, 3), 8)
+    path = tmp_path / "net.q8ta"
+    q8.quantize(data, calibration=items).save(path)
+    model = q8.load(path)
+    said = model.explain("mul0")
+    assert said.startswith("mul0 is not rounded for others\n  decided by its noise, since 8 bits are too few\n")
+    assert "times the noise that the outputs should have at most" in said
+    (relu,) = (decision for decision in model.graph.decisions if "relu" in decision.values[0])
+    assert (relu.width, relu.by, relu.cost) == ("int8", "plan", 0.0)
+    assert model.explain(f"{relu.values[0]}.stored") == model.explain(relu.values[0])
+    assert main(["explain", str(path), "mul0"]) == 0
+    assert capsys.readouterr().out.strip() == said
+    with pytest.raises(q8.InputError, match=r"no stored value is called 'mul7'; nearest to it: mul0"):
+        model.explain("mul7")
+    with pytest.raises(q8.InputError, match=r"no record of what was decided: q8ta_wgpu\.quantize writes one"):
+        q8.from_onnx(data).explain()

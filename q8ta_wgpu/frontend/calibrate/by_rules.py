@@ -31,7 +31,7 @@ def by_rules(storage: Storage, *only: str) -> tuple[list[Step], list[Step]]:
     """The steps that the rules ask for, or some of them by name, and the steps that may go on to float32."""
     found = {id(each): each for each in storage.stored}
     values, first, least = _values(storage), list[Step](), list[Step]()
-    for step in rules.steps(values, Costs(values), only):
+    for step in rules.deciding(rules.matched(values, Costs(values), only)):
         place, role = step.reading[0].place[1], step.reading[1]
         if found[int(place)].readers(role):
             made = at_once((found[int(place)], role), step.width, step.reason)

@@ -1,0 +1,57 @@
+"""Why a value of a network is stored as it is: one entry of the record that quantizing writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_OFTEN = 9.5
+"""The ratio from which on it is said in times, not in percent."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why values that share a scale are stored as they are for those who read them in one role.
+
+    Attributes:
+        values: their names, first the one that is computed first.
+        role: who reads them: weighted "sums", "products" of two values, "steps" such as an order, or "others".
+        width: "int8", "int16" or "float32".
+        by: what decided: the name of a rule; "plan" where the operators around the value say it; "noise" where the
+            search for the fewest bits did; "cheap" where more bits cost next to nothing.
+        reason: why, as a report says it; empty for the plan's 8 bits.
+        matched: the names of all rules that matched.
+        noise: the noise that rounding it to 8 bits makes in the outputs, relative to what they should have at most;
+            None where no such noise was predicted, since 8 bits suffice everywhere.
+        cost: what the width costs, in bytes moved: an estimate that counts multiply-adds as bytes.
+    """
+
+    values: tuple[str, ...]
+    role: str
+    width: str
+    by: str
+    reason: str = ""
+    matched: tuple[str, ...] = ()
+    noise: float | None = None
+    cost: float = 0.0
+
+    def __str__(self) -> str:
+        how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
+        others = f", at one scale with {', '.join(self.values[1:])}" if self.values[1:] else ""
+        by, reason = _BY.get(self.by, f"the rule {self.by!r}"), f", {self.reason}" if self.reason else ""
+        noise = "no noise was predicted: 8 bits suffice, or nothing was searched"
+        if self.noise is not None:
+            share = f"{self.noise:,.0f} times" if self.noise > _OFTEN else f"{100 * self.noise:.2g} % of"
+            noise = f"8 bits alone would make {share} the noise that the outputs should have at most"
+        cost = f"{self.cost / 1e3:.3g} kB" if self.cost < 1e6 else f"{self.cost / 1e6:.3g} MB"
+        lines = [
+            f"{self.values[0]} {how} for {self.role}{others}",
+            f"decided by {by}{reason}",
+            f"rules that matched: {', '.join(self.matched) or 'none'}",
+            noise,
+            f"costs {cost} more to move than 8 bits" if self.cost else "costs nothing more",
+        ]
+        return "\n  ".join(lines)
+
+
+_BY = {"plan": "the operators around it", "noise": "its noise", "cheap": "its cost", "asked for": "the precision"}
+"""What decided, other than rules."""

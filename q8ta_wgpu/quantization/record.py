@@ -1,0 +1,40 @@
+"""The record of what was decided: for each stored value and role all rules that matched, which one decided, the noise
+that was predicted, and the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from q8ta_wgpu.ir.decision import Decision
+from q8ta_wgpu.quantization.steps import Step
+from q8ta_wgpu.quantization.stored import ROLES, Reading, StoredValues
+
+
+def record(
+    values: StoredValues,
+    taken: Sequence[Step],
+    matched: Mapping[Reading, Sequence[Step]],
+    noise: Mapping[Reading, float],
+) -> list[Decision]:
+    """The decision of each reading.
+
+    Args:
+        values: what a graph stores.
+        taken: the steps to more bits; the last one of a reading counts.
+        matched: the steps that rules asked for.
+        noise: what was predicted of 8 bits, relative to what outputs should have at most.
+    """
+    steps = {step.reading: step for step in taken}
+    found = []
+    for stored in values.stored:
+        for role in ROLES:
+            reading, names = (stored, role), tuple(stored.values)
+            if not stored.edges(role) or not names:
+                continue
+            rules = tuple(dict.fromkeys(step.rule for step in matched.get(reading, ())))
+            if (step := steps.get(reading)) is None:
+                found.append(Decision(names, role, stored.width, "plan", "", rules, noise.get(reading)))
+            else:
+                by = step.rule or "noise"
+                found.append(Decision(names, role, step.width, by, step.reason, rules, noise.get(reading), step.cost))
+    return found
