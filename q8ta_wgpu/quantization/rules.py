@@ -40,6 +40,9 @@ _NOTICED = 2.0**-8
 _DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
 """Operators that divide, and the position of the operand by which they divide."""
 
+_KEEP_ERRORS = ("sqrt", "affine", "divide")
+"""Functions whose results have relative errors as large as their operand's, besides sums, products and moves."""
+
 _CHOOSES = ("argmax", "argmin", "rank")
 """Operators that give places by the order of what they read; topk and sort begin with a rank."""
 
@@ -351,7 +354,8 @@ def _made_of(values: StoredValues, stored: Stored) -> list[Stored]:
     for name in waiting:
         made = values.producers.get(name)
         int8 = None if made is None else OPS[made.op].int8
-        if made is None or not (isinstance(int8, Arithmetic | Moves) or made.op in ("sqrt", *values.transforms)):
+        keeps = isinstance(int8, Arithmetic | Moves) or name in values.transforms
+        if made is None or not (keeps or made.op in _KEEP_ERRORS):
             continue
         for read in made.inputs:
             parts = values.of_value.get(read, [])
