@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from q8ta_wgpu import hub
-from q8ta_wgpu.errors import GraphError, InputError, ModelFileError, counted, shown
+from q8ta_wgpu.errors import GraphError, InputError, ModelFileError, check_switch, counted, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.model import file
 from q8ta_wgpu.model.explained import explained
@@ -77,9 +77,11 @@ class Model:
         """The type of each output, in order. `q` has the scale and zero point of an int8 or int16 output."""
         return [self.graph.types[name] for name in self.graph.results]
 
-    def report(self) -> Report:
-        """Counts of operators in int8 and in float32, with reasons, to print."""
-        return Report.of(self.graph)
+    def report(self, details: bool = False) -> Report:
+        """Counts of operators in int8 and in float32, with reasons, to print: a line for each reason, with `details`
+        for each value."""
+        check_switch("details", details)
+        return Report.of(self.graph, details)
 
     def explain(self, value: str | None = None) -> str:
         """Why a value is stored as it is, or every value of the network that was quantized: how many bits it has for

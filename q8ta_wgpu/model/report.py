@@ -9,6 +9,7 @@ from q8ta_wgpu.errors import counted
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, INT32, RANGES, Graph, Node
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.widened import Widened, together
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Report:
         weight_bytes: size of all constants.
         reasons: notes of the passes and on islands, by cause. Each names a value and its place in the user's model.
         states: name, stored dtype and shape of each state that is kept from call to call.
+        details: whether `print` shows every note. Otherwise it shows a line for each reason.
     """
 
     int8: dict[str, int]
@@ -40,6 +42,7 @@ class Report:
     weight_bytes: int
     reasons: dict[str, tuple[str, ...]]
     states: tuple[str, ...] = ()
+    details: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -47,7 +50,7 @@ class Report:
         return tuple(note for notes in self.reasons.values() for note in notes)
 
     @staticmethod
-    def of(graph: Graph) -> Report:
+    def of(graph: Graph, details: bool = False) -> Report:
         """The report of a runnable graph."""
         int8: Counter[str] = Counter()
         floats: Counter[str] = Counter()
@@ -72,7 +75,8 @@ class Report:
         reasons = _reasons(graph, islands)
         states = tuple(f"{s.name} {graph.types[s.read].dtype}[{graph.sizes(s.read)}]" for s in graph.states)
         exact = all(isinstance(OPS[op].int8, Moves) for op in floats)
-        return Report(dict(int8), int16, _macs(graph), dict(floats), islands, borders, exact, weights, reasons, states)
+        counts = dict(int8), int16, _macs(graph), dict(floats)
+        return Report(*counts, islands, borders, exact, weights, reasons, states, details)
 
     def __str__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
@@ -96,9 +100,17 @@ class Report:
             if self.exact
             else "the same bytes on every device up to the first float32 node, which has a tolerance",
         ]
+        return "\n".join([*lines, *(self.notes if self.details else self._grouped())])
+
+    def _grouped(self) -> list[str]:
+        """A line for each reason: what is stored in more than 8 bits together, of other notes the first."""
+        widened, others = list[Widened](), list[str]()
         for first, *more in self.reasons.values():
-            lines.append(f"{first}, and {len(more)} more" if more else first)
-        return "\n".join(lines)
+            found = [each for note in (first, *more) if (each := Widened.of(note)) is not None]
+            widened += found
+            if not found:
+                others.append(f"{first}, and {len(more)} more" if more else first)
+        return [*together(widened), *others]
 
 
 def _described(graph: Graph, node: Node) -> str:

@@ -10,6 +10,11 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.model.widened import Widened, together
+from testbed.small import small_model
 from tests.quantizing import Plain, conv, data
 
 X = data(1, 3, 8, 8)
@@ -145,3 +150,46 @@ def test_results_have_the_names_of_the_users_operators(integers: bool) -> None:
     assert model.graph.results == ["add", "relu", "reshape", "linear_2"]
     found = q8.Session(model, "reference")(x.numpy())
     assert [result.shape for result in found] == [(4, 8), (4, 8), (2, 2, 8), (4, 8)]
+
+
+NEED = "since 8 bits are too few: here alone they would make {} the noise that the outputs should have at most"
+NOTES = [
+    f"a: is stored in int16 {NEED.format('22 % of')}, for 1.5 kB more to move (stem (net.py:3))",
+    f"b.1: is stored in int16 {NEED.format('1,200 times')}, for 1.2 MB more to move (layer1.0 (net.py:8))",
+    "c: is stored in int16 since its readers are sums, for 8 kB more to move",
+    f"d: is not rounded {NEED.format('22 % of')}, for 3 kB more to move",
+    f"e: reads a table of int16 {NEED.format('40 % of')}, for 64 kB more to store (net.py:9)",
+    f"f: is stored in int16 {NEED.format('3.1e+03 % of')}, for 500 kB more to move",
+]
+
+
+def test_values_of_one_reason_have_one_line() -> None:
+    """How many, at what cost, and which: the costliest first. With details each has its own."""
+    graph = small_model().graph.copy()
+    graph.notes = [*NOTES, "the file holds no quantized values: quantize it first"]
+    lines = str(Model(graph, Structure(0)).report()).splitlines()
+    assert lines[-5] == (
+        "3 values: each is stored in int16 since 8 bits are too few: alone each would make 22 % of to 1,200 times the "
+        "noise that outputs may have, for 1.7 MB more: b.1, f, a"
+    )
+    assert lines[-4:] == [*NOTES[2:5], graph.notes[-1]]
+    detailed = str(Model(graph, Structure(0)).report(details=True)).splitlines()
+    assert set(graph.notes) <= set(detailed)
+    with pytest.raises(InputError, match="details must be True or False, found 'yes'"):
+        small_model().report(details="yes")  # type: ignore[arg-type]
+
+
+def test_few_names_stand_in_a_line() -> None:
+    notes = [f"v{i}: is stored in int16 since it costs next to nothing, for {i + 1} kB more to move" for i in range(9)]
+    (line,) = together(filter(None, map(Widened.of, notes)))
+    assert line.endswith("for 45 kB more: v8, v7, v6, v5 and 5 more")
+
+
+def test_the_notes_that_quantize_writes_are_understood() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 4)).eval()
+    x = torch.randn(4, 8)
+    notes = q8.compile(q8.quantize(module, (x,), [x], q8.Quantizer(precision="int16"), progress=False)).graph.notes
+    widened = [note for note in notes if " more to " in note]
+    assert widened
+    assert all(map(Widened.of, widened))
