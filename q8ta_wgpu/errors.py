@@ -70,10 +70,10 @@ class InputError(Q8taError):
     """An argument of a call (calibration data, session inputs, options) is not what the model needs."""
 
 
-def check_switch(name: str, value: object, auto: bool = False) -> None:
-    """Raises InputError unless an on/off option is a bool, or None with `auto`: the text 'no' would count as on."""
-    if not isinstance(value, bool) and not (auto and value is None):
-        raise InputError(f"{name} must be True{', False or None' if auto else ' or False'}, found {shown(value)}")
+def check_switch(name: str, value: object) -> None:
+    """Raises InputError unless an on/off option is a bool: the text 'no' would count as on."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, found {shown(value)}")
 
 
 def check_items(calibration: object) -> Iterable[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -41,7 +40,6 @@ class Clock:
         constants: Mapping[int, Array],
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
-        until: float = math.inf,
     ) -> list[Timed]:
         self.asked += [(call, way) for way in candidates]
         return [Timed(self.price(call, way), "sampled") for way in candidates]

@@ -125,7 +125,8 @@ class UnitTile:
         channels, depth = weight.shape
         shortest = self.at_depth(-(-depth // 16))
         steps = shortest.steps(-(-depth // 16))
-        padded = np.pad(weight, ((0, -channels % self.n), (0, steps * shortest.step * 16 - depth)))
+        more = -channels % self.n, steps * shortest.step * 16 - depth
+        padded = np.pad(weight, ((0, more[0]), (0, more[1]))) if any(more) else weight
         split = padded.reshape(-1, self.n, steps, shortest.step * 16)
         return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
 

@@ -88,7 +88,7 @@ def packed_size(kernel: Kernel, call: Call, position: int, target: Target) -> in
     padded enough to pass it, and `build` checks the packed size again."""
     t = call.inputs[position]
     size = t.numel * np.dtype(DTYPES[t.dtype]).itemsize
-    near_limit = target.binding_size // 16 < size <= target.binding_size
+    near_limit = target.binding_size // 4 < size <= target.binding_size
     return _packed_size(kernel, call, position) if near_limit and position in kernel.prepack else size
 
 

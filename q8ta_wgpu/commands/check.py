@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
 
 
-UNKNOWN = (
-    "its family is unknown to the rules that choose kernels: a session measures for about a second when it opens, and "
-    "keeps what it found"
-)
+UNKNOWN = "its family is unknown to the rules that choose kernels: Session(model, tune=True) measures them"
 FAMILY = "a checkout's `python -m bench family --device dawn` measures the family for everybody: docs/portability.md"
 """What is said of adapters without a file in kernels/product/families/; the second of those with matrix units."""
 
@@ -84,6 +81,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
 
     print("  measuring its speed, and trying its arithmetic ...", flush=True)
     device = open_device(number)
+    device.try_units()
     target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
     driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
     print(f"  {info['adapter_type']}, ids {info['vendor_id']:04x}:{info['device_id']:04x}, driver {driver}")

@@ -59,6 +59,7 @@ def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
     if device.contract:
         raise DeviceError(f"{device.name} breaks the arithmetic contract: {device.contract}")
     device.check_loops()
+    device.try_units()
     target, rates = device.target, device.dot_rates
     features = ("yes" if name in adapter.features else "no" for name in ("shader-f16", engine.subgroups))
     limits = (

@@ -9,6 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, State, TensorType
+from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout, pack, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
@@ -18,13 +19,18 @@ from q8ta_wgpu.program import link
 from q8ta_wgpu.program import slots as memory
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program
 
+Linked = Callable[[str, int], None]
+"""Called with each linked shader and its number of storage buffers, before any weights are packed."""
 
-def build(graph: Graph, target: Target, plan: Plan) -> Program:
+
+def build(graph: Graph, target: Target, plan: Plan, linked: Linked = lambda text, buffers: None) -> Program:
     """The program that runs a plan of a lowered `graph` on `target`.
 
     Raises DeviceError if a tensor or a packed constant is larger than the target can bind.
     """
     builder = _Builder(graph, target, plan)
+    for step in plan.steps:
+        linked(builder.link(step), len(step.node.inputs) + 1)
     for step in plan.steps:
         builder.add(step)
     return builder.finish()
@@ -36,6 +42,8 @@ class _Builder:
     target: Target
     plan: Plan
     shaders: dict[str, int] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    params: list[Params] = field(default_factory=list)
     constants: list[Array] = field(default_factory=list)
     constant_index: dict[object, int] = field(default_factory=dict)
     uniforms: bytearray = field(default_factory=bytearray)
@@ -71,12 +79,19 @@ class _Builder:
     def _bytes(self, t: TensorType, name: str) -> int:
         return max(16, -(-t.stored_bytes(self.plan.layouts[name]) // 16) * 16)
 
-    def add(self, step: Step) -> None:
-        """Links one step and appends its dispatch."""
+    def link(self, step: Step) -> str:
+        """The WGSL of a step."""
         op, call, kernel, out = OPS[step.node.op], step.call, step.variant.kernel, step.variant.out
-        words = word_count(call.output.shape, out)
-        params = link.fields(kernel, op, call, words)
-        text = link.link(kernel, op, call, step.variant.reads, out, params, self.target)
+        self.params.append(link.fields(kernel, op, call, word_count(call.output.shape, out)))
+        text = link.link(kernel, op, call, step.variant.reads, out, self.params[-1], self.target)
+        self.shaders.setdefault(text, len(self.shaders))
+        self.texts.append(text)
+        return text
+
+    def add(self, step: Step) -> None:
+        """Packs the constants of a step and appends its dispatch."""
+        op, call, kernel, out = OPS[step.node.op], step.call, step.variant.kernel, step.variant.out
+        number = len(self.dispatches)
         buffers: list[BufferRef] = []
         moved = call.output.stored_bytes(out)
         for position, (name, layout) in enumerate(zip(step.node.inputs, step.variant.reads, strict=True)):
@@ -93,9 +108,9 @@ class _Builder:
                 kernel=kernel.name,
                 value=step.node.output,
                 source=step.node.source,
-                shader=self.shaders.setdefault(text, len(self.shaders)),
+                shader=self.shaders[self.texts[number]],
                 buffers=tuple(buffers),
-                uniform=self._uniform(link.params_bytes(params)),
+                uniform=self._uniform(link.params_bytes(self.params[number])),
                 grid=kernel.grid(call, out, self.target),
                 layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
@@ -161,4 +176,4 @@ class _Builder:
 def _whole_words(array: Array) -> Array:
     """The bytes of an array, padded to 16, the size of the smallest bound buffer."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return np.pad(data, (0, -len(data) % 16)).view(np.uint32)
+    return (np.pad(data, (0, -len(data) % 16)) if len(data) % 16 else data).view(np.uint32)

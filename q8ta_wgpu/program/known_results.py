@@ -6,7 +6,9 @@ each kernel runs a product once, with sizes that end within a tile in each dimen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,23 +44,21 @@ KEYS, HEAD = 150, 40
 ROW_MAJOR = Layout.PACKED_INT8_4W
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A program of one dispatch.
+_SHAPE = ("UNIT_M", "UNIT_N", "UNIT_K", "LANES", "SUBGROUPS_M", "SUBGROUPS_N", "FRAGMENTS_M", "FRAGMENTS_N", "PARTS",
+          "ROWS", "KEYS", "THREADS")  # fmt: skip
+"""The constants that say how a kernel shares a product on matrix units. All kernels with these numbers, and the same
+WGSL for the product, multiply alike; others differ in what they load and store."""
 
-    Attributes:
-        kernel: the kernel's name.
-        program: the program.
-        words: the inputs' words, by slot.
-        expected: the expected result's words.
-        lanes: a bit mask over these words; padding lanes are 0.
-    """
+Tile = frozenset[tuple[str, int]]
+"""What kernels for matrix units have in common with the one that is tried: these constants, and the WGSL file."""
 
-    kernel: str
-    program: Program
-    words: Mapping[int, Array]
-    expected: Array
-    lanes: Array
+
+def tile(kernel: Kernel, call: Call) -> Tile:
+    """The tile of a kernel for matrix units."""
+    constants, (source, _) = kernel.constants(call), kernel.linked(call)
+    return frozenset(
+        {(name, constants[name]) for name in _SHAPE if name in constants} | {(s, 0) for s in source if "units" in s}
+    )
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,56 @@ class _Case:
 
     graph: Graph
     inputs: Mapping[str, Array]
+
+    @functools.cached_property
+    def expected(self) -> Array:
+        """The result by the reference."""
+        return reference.run(self.graph, dict(self.inputs))["y"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program of one dispatch.
+
+    Attributes:
+        kernel: the kernel's name.
+        unit: the matrix unit that it uses, and `tile` how.
+        program: the program.
+    """
+
+    kernel: str
+    unit: MatrixUnit
+    tile: Tile
+    program: Program
+    case: _Case
+
+    @property
+    def shader(self) -> tuple[str, int]:
+        """The WGSL, and its number of storage buffers."""
+        return self.program.shaders[0], len(self.program.dispatches[0].buffers)
+
+    @property
+    def operands(self) -> Sequence[Array]:
+        """The words of all buffers but the result's."""
+        words = {port.buffer[1]: pack(self.case.inputs[port.name], ROW_MAJOR) for port in self.program.inputs}
+        buffers = self.program.dispatches[0].buffers[:-1]
+        return [self.program.constants[i] if kind == "constant" else words[i] for kind, i in buffers]
+
+    @property
+    def uniform(self) -> bytes:
+        """The dispatch's parameters."""
+        first, size = self.program.dispatches[0].uniform
+        return self.program.uniforms[first : first + size]
+
+    @property
+    def groups(self) -> int:
+        """Workgroups of the dispatch."""
+        return self.program.dispatches[0].grid[0]
+
+    @property
+    def expected(self) -> Array:
+        """The words of the expected result."""
+        return pack(self.case.expected, ROW_MAJOR)
 
 
 def _case(
@@ -138,28 +188,28 @@ def _spares_threads(kernel: Kernel, call: Call) -> bool:
     return constants["STEP"] * channels < kernel.workgroup[0]
 
 
-def unit_trials(unit: MatrixUnit, target: Target) -> Iterator[Trial]:
-    """A trial of each kernel that needs this unit, a second one for tiles that load few weights in a step, and one with
-    weights of 4 bits. Attention with a mask is left out, since it has the tiles of attention without one."""
-    with_unit, without = (replace(target, matrix_units=units) for units in ((unit,), ()))
-    shallow = _linear(SHALLOW)
-    for case in (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _product(), _attention()):
+def unit_trials(target: Target, tiles: Collection[Tile] | None = None) -> Iterator[Trial]:
+    """A trial of each kernel of `target` that needs a matrix unit, a second one for tiles that load few weights in a
+    step, and one with weights of 4 bits; with `tiles`, of kernels with these. Attention with a mask is left out, since
+    it has the tiles of attention without one."""
+    without, shallow = replace(target, matrix_units=()), _linear(SHALLOW)
+    cases = (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _product(), _attention())
+    for unit, case in itertools.product(target.matrix_units, cases):
         (node,) = case.graph.nodes
-        call = case.graph.call(node)
-        kernels = [k for k in OPS[node.op].kernels if k.runs(call, with_unit) and not k.runs(call, without)]
-        if case is shallow:
-            kernels = [kernel for kernel in kernels if _spares_threads(kernel, call)]
-        expected = reference.run(case.graph, dict(case.inputs))["y"] if kernels else np.empty(0, np.int8)
-        for kernel in kernels:
+        call, with_unit = case.graph.call(node), replace(target, matrix_units=(unit,))
+        for kernel in OPS[node.op].kernels:
+            needs_unit = kernel.runs(call, with_unit) and not kernel.runs(call, without)
+            if not needs_unit or (case is shallow and not _spares_threads(kernel, call)):
+                continue
+            if tiles is not None and tile(kernel, call) not in tiles:
+                continue
             reads = tuple(None if name in case.graph.constants else ROW_MAJOR for name in node.inputs)
-            layouts = dict.fromkeys((*case.inputs, "y"), ROW_MAJOR)
             step = Step(node, call, Variant(kernel, reads, ROW_MAJOR))
-            program = build(case.graph, with_unit, Plan((step,), layouts))
-            slots = {port.buffer[1]: pack(case.inputs[port.name], ROW_MAJOR) for port in program.inputs}
-            lanes = pack(np.full(expected.shape, -1, np.int8), ROW_MAJOR)
-            yield Trial(kernel.name, program, slots, pack(expected, ROW_MAJOR), lanes)
+            program = build(case.graph, with_unit, Plan((step,), dict.fromkeys((*case.inputs, "y"), ROW_MAJOR)))
+            yield Trial(kernel.name, unit, tile(kernel, call), program, case)
 
 
 def wrong_words(trial: Trial, found: Array) -> int:
     """Number of words of a result that differ from the expected ones, padding lanes ignored."""
-    return int(((found[: trial.lanes.size] ^ trial.expected) & trial.lanes != 0).sum())
+    lanes = pack(np.full(trial.case.expected.shape, -1, np.int8), ROW_MAJOR)
+    return int(((found[: lanes.size] ^ trial.expected) & lanes != 0).sum())

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from q8ta_wgpu.errors import LinkError
 from q8ta_wgpu.program.layout_functions import layout_functions
-from q8ta_wgpu.program.unroll import constants, unroll
+from q8ta_wgpu.program.unroll import constants, multiplies_matrices, unroll
 from q8ta_wgpu.program.wgsl_definitions import DIRECTIVES, Definition, definitions, files, folders, scan, uses
 
 _LAYOUTS = "table of layouts"
@@ -55,7 +55,8 @@ def module(chosen: tuple[str, ...], generated: tuple[str, ...], unrolled: bool) 
             _check_switches(definition, constants("\n".join(d.text for d in reached if d.kind == "const")))
     if unrolled:
         known = constants("\n".join(d.text for d in reached))
-        reached = [replace(d, text=unroll(d.text, known)) for d in reached]
+        matrices = any(multiplies_matrices(d.text) for d in reached)
+        reached = [replace(d, text=unroll(d.text, known, matrices)) for d in reached]
     used = dict.fromkeys(d.file for d in reached if d.line and d.file)
     directives = [line for file in used for line in files()[file].splitlines() if line.startswith(DIRECTIVES)]
     return "\n".join((f"// {' '.join(used)}", *directives, *_sources(reached)))

@@ -36,9 +36,7 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
         return device
     with _open_lock:
         if device is None or isinstance(device, str) or type(device) is int:
-            found = _by_name(device)
-            any_engine = device is None or (isinstance(device, str) and not _named_engine(device)[0])
-            return _with_matrix_units(found) if matrix_work and any_engine else found
+            return _by_name(device, matrix_work)
         engine = engines.engine_of(device)
         if engine is not None and not engine.is_device(device):
             return _from_adapter(engine, device, _number(engine, device))
@@ -53,25 +51,34 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
     )
 
 
-def _with_matrix_units(found: Device) -> Device:
-    """Dawn's device for the adapter of `found`, if Dawn has matrix units there that compute correctly; else `found`.
+def _with_matrix_units(engine: Engine, adapter: Any) -> Device | None:
+    """Dawn's device for an adapter, if Dawn has matrix units there that no trial has found wrong; else None.
 
     Engines tell only the model of a card. Several equal cards are told apart by their order, if both engines list
-    equally many of them through the same backend, hence the same driver. Otherwise `found` is returned.
+    equally many of them through the same backend, hence the same driver. Otherwise it is None.
     """
     if (dawn := engines.dawn()) is None:
-        return found
-    own = found.wgpu.adapter
+        return None
     with contextlib.suppress(DeviceError):
-        alike = [a for a in found.engine.adapters() if (_card(a), _backend(a)) == (_card(own), _backend(own))]
-        offering = [a for a in dawn.adapters() if _card(a) == _card(own) and dawn.matrix_units(a)]
+        alike = [a for a in engine.adapters() if (_card(a), _backend(a)) == (_card(adapter), _backend(adapter))]
+        offering = [a for a in dawn.adapters() if _card(a) == _card(adapter) and dawn.matrix_units(a)]
         others = [a for a in offering if _backend(a) == _backend(offering[0])]
-        same_order = len(alike) == 1 or (others and _backend(others[0]) == _backend(own))
-        if own in alike and len(alike) == len(others) and same_order:
-            adapter = others[alike.index(own)]
-            other = _from_adapter(dawn, adapter, _number(dawn, adapter))
-            return other if other.target.matrix_units else found
-    return found
+        same_order = len(alike) == 1 or (others and _backend(others[0]) == _backend(adapter))
+        if len(alike) == len(others) and same_order:
+            other = others[alike.index(adapter)]
+            found = _from_adapter(dawn, other, _number(dawn, other))
+            return found if found.target.matrix_units else None
+    return None
+
+
+def _best_with_matrix_units() -> Device | None:
+    """Dawn's best adapter, if it has matrix units that no trial has found wrong; else None. wgpu-native, which takes
+    half a second to load, is not asked."""
+    with contextlib.suppress(DeviceError):
+        if (dawn := engines.dawn()) and (adapters := dawn.adapters()) and dawn.matrix_units(adapters[0]):
+            found = _from_adapter(dawn, adapters[0], _number(dawn, adapters[0]))
+            return found if found.target.matrix_units else None
+    return None
 
 
 def _card(adapter: Any) -> tuple[int, int]:
@@ -108,8 +115,10 @@ def _fits(text: str, name: str) -> bool:
     return text in name or (wanted.isdecimal() and wanted == number and part in own)
 
 
-def _by_name(name: str | int | None) -> Device:
+def _by_name(name: str | int | None, matrix_work: bool) -> Device:
     engine, text = _named_engine(name) if isinstance(name, str) else ("", "")
+    if name is None and matrix_work and (found := _best_with_matrix_units()):
+        return found
     names: list[str] = []
     problems: list[str] = []
     for i, (owner, adapter) in enumerate(engines.listed(engines.named(engine) if engine else None)):
@@ -117,6 +126,8 @@ def _by_name(name: str | int | None) -> Device:
         number = names[:i].count(names[i])
         wanted = isinstance(name, str) and name and _fits(text, title(owner, names[i], number))
         if name is None or i == name or wanted:
+            if matrix_work and not engine and type(name) is not int and (found := _with_matrix_units(owner, adapter)):
+                return found
             try:
                 return _from_adapter(owner, adapter, number)
             except DeviceError as error:
@@ -148,6 +159,8 @@ def _from_adapter(engine: Engine, adapter: Any, number: int) -> Device:
     key = engine.describe(adapter), number
     known = _open.get(key)
     if known is None or not known.alive:
-        known = _open[key] = Device(engine.request(adapter))
-        known.name = title(engine, *key)
+        opened = Device(engine.request(adapter))
+        opened.name = title(engine, *key)
+        _ = opened.target  # measured here, so that another adapter can take the place of one that fails
+        known = _open[key] = opened
     return known

@@ -116,6 +116,16 @@ class Dawn(Engine):
         lock = ProcessLock()
         return lock, contextlib.nullcontext() if _SYNCHRONIZED in device.features else lock
 
+    def compilers(self, device: Any) -> int:
+        """One unless several threads may use the device."""
+        return super().compilers(device) if _SYNCHRONIZED in device.features else 1
+
+    def create_pipeline(self, device: Any, label: str, layout: Any, module: Any) -> Any:
+        """The compute pipeline of a module's `main`. Dawn holds the device's lock while it makes one, unless it is
+        asked for asynchronously: only then do several threads compile side by side."""
+        compute = {"module": module, "entry_point": "main"}
+        return device.create_compute_pipeline_async(label=label, layout=layout, compute=compute).sync_wait()
+
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
         """The int8 products with int32 sums that an adapter reports for its matrix units."""
         if _MATRICES not in adapter.features:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit, Target
+from q8ta_wgpu.program import known_results
+from q8ta_wgpu.program.known_results import Tile, Trial
 from q8ta_wgpu.runtime import probe, rates
-from q8ta_wgpu.runtime.pipelines import OpenDevice
+from q8ta_wgpu.runtime.pipelines import Compiling, OpenDevice
 
 _LIMITS = {
     "storage_buffers": "max-storage-buffers-per-shader-stage",
@@ -25,11 +31,9 @@ PHONES = ("Adreno", "Mali")
 class Device(OpenDevice):
     """An open device with its pipelines and measured rates. Sessions and threads may share it.
 
-    Raises DeviceError if the device offers less than WebGPU's baseline, as some OpenGL drivers do, or fails while its
-    dot products are measured.
+    Raises DeviceError if the device offers less than WebGPU's baseline, as some OpenGL drivers do.
 
     Attributes, beyond those of OpenDevice:
-        target: the target for which programs are built.
         unit_faults: matrix units that are not used, with the reason: wrong results, or kernels that do not compile.
     """
 
@@ -39,7 +43,14 @@ class Device(OpenDevice):
             if (found := wgpu_device.limits[limit]) < (needed := getattr(BASELINE, name)):
                 raise DeviceError(f"{self.name} offers {limit} {found}, every program needs {needed}")
         self.unit_faults: dict[MatrixUnit, str] = {}
-        self.target = self._target()
+        self._right: set[Tile] = set()
+
+    @functools.cached_property
+    def target(self) -> Target:
+        """The target for which programs are built, without matrix units that computed wrong products. Raises
+        DeviceError if the device fails while its dot products are measured."""
+        found: Target = self._once("target", self._measured_target)
+        return found
 
     @property
     def contract(self) -> str:
@@ -77,7 +88,7 @@ class Device(OpenDevice):
         """Measured copy bandwidth, in 10^9 bytes read and written per second, of buffers larger than most caches."""
         return float(self._once("copy_rate", lambda: rates.copy_rate(self)))
 
-    def _target(self) -> Target:
+    def _measured_target(self) -> Target:
         """The device's limits and behaviour. On GPUs, packed dot products and their emulation are measured.
 
         One counts as faster only if it is so by a quarter: smaller differences may be noise.
@@ -100,15 +111,38 @@ class Device(OpenDevice):
             packed_dot=emulated < 1.25 * packed,
             fast_dot=packed > 1.25 * emulated,
             copies_windows=any(family in self.name for family in PHONES),
-            matrix_units=self._units(found),
+            matrix_units=self.engine.matrix_units(self.wgpu.adapter),
         )
 
-    def _units(self, target: Target) -> tuple[MatrixUnit, ...]:
-        """The adapter's matrix units that compute the reference's results. The others become `unit_faults`."""
-        usable = []
-        for unit in self.engine.matrix_units(self.wgpu.adapter):
-            if fault := probe.wrong_unit(self, target, unit):
-                self.unit_faults[unit] = fault
+    def unit_trials(self, calls: Iterable[tuple[Kernel, Call]], compiling: Compiling) -> Sequence[Trial]:
+        """What matrix units must compute before these kernels are first used: a trial of each of their tiles that was
+        not tried yet. Their pipelines are begun."""
+        target = self.target
+        without = replace(target, matrix_units=())
+        tiles = {known_results.tile(kernel, call) for kernel, call in calls if not kernel.runs(call, without)}
+        trials = list(known_results.unit_trials(target, tiles - self._right)) if tiles - self._right else []
+        for each in trials:
+            if not probe.passed(self, each):
+                compiling.start(*each.shader)
+        return trials
+
+    def passes(self, trials: Sequence[Trial], compiling: Compiling) -> bool:
+        """Whether matrix units compute what trials expect. One that does not becomes one of `unit_faults`."""
+        for each in trials:
+            if fault := "" if probe.passed(self, each) else probe.fault(self, each, compiling):
+                self.unit_faults[each.unit] = fault
             else:
-                usable.append(unit)
-        return tuple(usable)
+                self._right.add(each.tile)
+        units = tuple(unit for unit in self.target.matrix_units if unit not in self.unit_faults)
+        if units == self.target.matrix_units:
+            return True
+        self.target = replace(self.target, matrix_units=units)
+        return False
+
+    def try_units(self) -> None:
+        """Tries every kernel for matrix units."""
+        with self.compiling() as compiling:
+            trials = list(known_results.unit_trials(self.target))
+            for each in trials:
+                compiling.start(*each.shader)
+            self.passes(trials, compiling)

@@ -17,6 +17,7 @@ from q8ta_wgpu.errors import DeviceError, one_line
 from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
+from q8ta_wgpu.runtime.transfer import processors
 
 # Flags are WebGPU's own numbers, the same in every package.
 STORAGE: int = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
@@ -127,14 +128,21 @@ class Engine:
         """The shader module of WGSL text. Raises what `device.create_shader_module` raises for wrong code."""
         return device.create_shader_module(label=label, code=code)
 
+    def create_pipeline(self, device: Any, label: str, layout: Any, module: Any) -> Any:
+        """The compute pipeline of a module's `main`. It is called in a thread of its own."""
+        return device.create_compute_pipeline(
+            label=label, layout=layout, compute={"module": module, "entry_point": "main"}
+        )
+
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
         """Gives up command buffers that will not be submitted, before the buffers in them are destroyed. The device
         must work. The empty submission frees uploaded data, which engines keep until the next submission."""
         device.queue.submit([])
 
     def compilers(self, device: Any) -> int:
-        """Number of threads that may compile pipelines for a device at a time."""
-        return 1
+        """Number of threads that may compile pipelines for a device at a time: one for each processor, at most
+        sixteen."""
+        return min(processors(), 16)
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
         """The int8 products that an adapter reports for its matrix units; none if the engine has no access to them."""

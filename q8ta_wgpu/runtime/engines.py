@@ -48,9 +48,11 @@ def named(name: str) -> Engine:
 
 def engine_of(value: Any) -> Engine | None:
     """The engine of an adapter or a device."""
-    # An object of a package exists only if the package was imported.
-    known = engines() if "wgpudawn" in sys.modules else iter([native()])
-    return next((engine for engine in known if engine.owns(value)), None)
+    # An object of a package exists only if the package was imported. Loading wgpu-native takes half a second.
+    second = dawn() if "wgpudawn" in sys.modules else None
+    if second is not None and second.owns(value):
+        return second
+    return native() if native().owns(value) else None
 
 
 def listed(only: Engine | None = None) -> Iterator[tuple[Engine, Any]]:

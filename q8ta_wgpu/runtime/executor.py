@@ -15,12 +15,12 @@ from q8ta_wgpu.ir.graph import DTYPES, RANGES
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
-from q8ta_wgpu.runtime.constants import Shared
+from q8ta_wgpu.runtime.constants import Shared, digests
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.device_states import States
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
 from q8ta_wgpu.runtime.memory import Memory
-from q8ta_wgpu.runtime.pipelines import Pipeline
+from q8ta_wgpu.runtime.pipelines import Compiling, Pipeline
 from q8ta_wgpu.runtime.recorded_runs import RecordedRuns
 from q8ta_wgpu.runtime.recording import Staging, Step, record_pass
 
@@ -69,13 +69,16 @@ class Executor:
         device: the device to run it on.
         sharing: an executor of the same network for inputs of other sizes. Both use that one's buffers for states, and
             it must be closed after this one.
+        compiling: where the program's pipelines are being made.
 
     Attributes:
         steps: what a run records, one for each dispatch.
         recorded: how many runs were recorded in command encoders of the caller, who alone knows when they run.
     """
 
-    def __init__(self, program: Program, device: Device, sharing: Executor | None = None) -> None:
+    def __init__(
+        self, program: Program, device: Device, sharing: Executor | None = None, compiling: Compiling | None = None
+    ) -> None:
         self.program = program
         self.device = device
         self._made: list[Any] = []
@@ -86,32 +89,36 @@ class Executor:
         self.recorded = 0
         self._offsets, self._outputs_size = _offsets([port.size for port in program.outputs])
         try:
-            with wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"):
-                self._load(sharing)
+            with (
+                wgpu_errors(f"{device.name} could not load the program ({_memory(program)})"),
+                contextlib.nullcontext(compiling) if compiling else device.compiling() as making,
+            ):
+                self._load(sharing, making)
         except BaseException:
             self.close()
             raise
 
-    def _load(self, sharing: Executor | None) -> None:
+    def _load(self, sharing: Executor | None, compiling: Compiling) -> None:
         """Creates all buffers and pipelines. The lock is released in between, so that other programs can run while
         pipelines compile."""
         program, device = self.program, self.device
         self.steps: list[Step] = []
-        wanted = [(program.shaders[d.shader], len(d.buffers)) for d in program.dispatches]
-        with device.pipelines(wanted) as pipelines, bar("compiling") as update:
+        for dispatch in program.dispatches:
+            compiling.start(program.shaders[dispatch.shader], len(dispatch.buffers))
+        contents = digests(program.constants)
+        with device.lock:
+            self._slots = self._made_slots(sharing)
+            for array, content in zip(program.constants, contents, strict=True):
+                self._constants.append(device.constants.take(device.wgpu, array, content))
+            self._uniforms = device.wgpu.create_buffer_with_data(data=program.uniforms or bytes(16), usage=UNIFORM)
+            self._made.append(self._uniforms)
+            self._states = States(program, device, self._slots)
+            if sharing is None:
+                self._states.reset()
+        for dispatch in program.dispatches:
+            pipeline = compiling.pipeline(program.shaders[dispatch.shader], len(dispatch.buffers))
             with device.lock:
-                self._slots = self._made_slots(sharing)
-                for array in program.constants:
-                    self._constants.append(device.constants.take(device.wgpu, array))
-                self._uniforms = device.wgpu.create_buffer_with_data(data=program.uniforms or bytes(16), usage=UNIFORM)
-                self._made.append(self._uniforms)
-                self._states = States(program, device, self._slots)
-                if sharing is None:
-                    self._states.reset()
-            for i, (dispatch, pipeline) in enumerate(zip(program.dispatches, pipelines, strict=True)):
-                update(i, len(program.dispatches), dispatch.kernel)
-                with device.lock:
-                    self.steps.append(self._bind(dispatch, pipeline))
+                self.steps.append(self._bind(dispatch, pipeline))
         copies = [
             (self.buffer(port.buffer), _aligned(port.size), offset)
             for port, offset in zip(program.outputs, self._offsets, strict=True)

@@ -18,7 +18,6 @@ from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, Mapped
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Staging
-from q8ta_wgpu.runtime.transfer import processors
 
 _HANDOVER = 10.0
 """Seconds that another thread may take to deliver a mapping that its own poll received."""
@@ -165,8 +164,8 @@ class WgpuNative(Engine):
         return api.GPUShaderModule(label, create(internal, descriptor, checks), device)
 
     def compilers(self, device: Any) -> int:
-        """One for each processor, at most sixteen; on OpenGL one, since only one thread can have its context."""
-        return 1 if self.locks(device)[0] is OPENGL else min(processors(), 16)
+        """On OpenGL one, since only one thread can have its context."""
+        return 1 if self.locks(device)[0] is OPENGL else super().compilers(device)
 
     def discard(self, device: Any, commands: Sequence[Any]) -> None:
         """Submits the command buffers. wgpu-native keeps a finished one that was never submitted until the device is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -67,41 +67,20 @@ class OpenDevice:
         It is compiled only if it is neither in use nor among the RECENT_PIPELINES last ones. Raises DeviceError with
         the driver's message if it does not compile.
         """
-        with self.pipelines([(text, buffers)]) as found:
-            return next(found)
+        with self.compiling() as compiling:
+            return compiling.pipeline(text, buffers)
 
     @contextlib.contextmanager
-    def pipelines(self, wanted: Sequence[tuple[str, int]]) -> Generator[Iterator[Pipeline]]:
-        """`pipeline` for many shaders, in order. Missing ones compile in as many threads as the engine allows, as soon
-        as the context is entered. The iterator must be used in one thread.
-
-        Other threads can use the device meanwhile: the lock is held during a compilation only if the engine requires
-        it.
-        """
-        compilers = self.engine.compilers(self.wgpu)
-        with self.lock:
-            known = {text: self._held.get(text) for text, _ in wanted}
-            missing = {text: buffers for text, buffers in wanted if known[text] is None}
-            for buffers in missing.values():
-                self._layout(buffers)  # made now, while the lock is held
-        threads = min(compilers, len(missing))
-        with contextlib.ExitStack() as pools:
-            compiled: dict[str, Future[Pipeline]] = {}
-            if threads > 1:
-                pool = ThreadPoolExecutor(threads, "compiling")
-                pools.callback(pool.shutdown, cancel_futures=True)
-                compiled = {text: pool.submit(self._compile, text, buffers) for text, buffers in missing.items()}
-
-            def taken() -> Iterator[Pipeline]:
-                for text, buffers in wanted:
-                    with self.lock if compilers == 1 else contextlib.nullcontext():
-                        pipeline = known[text] or (
-                            compiled[text].result() if compiled else self._compile(text, buffers)
-                        )
-                    known[text] = kept = self._keep(text, pipeline)
-                    yield kept
-
-            yield taken()
+    def compiling(self) -> Iterator[Compiling]:
+        """A context in which pipelines are made side by side."""
+        threads = self.engine.compilers(self.wgpu)
+        if threads == 1:
+            yield Compiling(self, None)
+            return
+        with contextlib.ExitStack() as stack:
+            pool = ThreadPoolExecutor(threads, "compiling")
+            stack.callback(pool.shutdown, cancel_futures=True)
+            yield Compiling(self, pool)
 
     def _keep(self, text: str, pipeline: Pipeline) -> Pipeline:
         """Caches a pipeline while it is in use or recent. Returns the cached one if another thread was faster."""
@@ -118,9 +97,7 @@ class OpenDevice:
         with wgpu_errors(f"{self.name} could not compile kernel {label}"):
             bind_layout, pipeline_layout = self._layout(buffers)
             module = self.engine.create_module(self.wgpu, label, text)
-            compiled = self.wgpu.create_compute_pipeline(
-                label=label, layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
-            )
+            compiled = self.engine.create_pipeline(self.wgpu, label, pipeline_layout, module)
         return Pipeline(compiled, bind_layout)
 
     def bind_group(self, pipeline: Pipeline, resources: Sequence[dict[str, Any]]) -> Any:
@@ -129,19 +106,32 @@ class OpenDevice:
         return self.wgpu.create_bind_group(layout=pipeline.layout, entries=entries)
 
     def read(self, buffer: Any, size: int) -> bytes:
-        """The first `size` bytes of a buffer, after all submitted work.
+        """The first `size` bytes of a buffer, after all submitted work."""
+        return self.reading(buffer, size)()
+
+    def reading(self, buffer: Any, size: int) -> Callable[[], bytes]:
+        """Submits a copy of the first `size` bytes of a buffer, behind all submitted work. Returns the function that
+        waits for it, to be called once.
 
         It uses the recorder, since wgpu-py's `read_buffer` polls the device from a thread of its own, without our lock.
         """
         recorder = self.recorder(self.wgpu, (), [(buffer, size, 0)], spins=not self.software)
         staging = recorder.staging(size)
+
+        def finish() -> bytes:
+            try:
+                found = bytes(recorder.read(staging))
+                recorder.unmap(staging)
+            finally:
+                staging.destroy()
+            return found
+
         try:
             recorder.submit(staging, recorder.record(staging))
-            found = bytes(recorder.read(staging))
-            recorder.unmap(staging)
-        finally:
+        except BaseException:
             staging.destroy()
-        return found
+            raise
+        return finish
 
     @property
     def info(self) -> dict[str, Any]:
@@ -179,3 +169,33 @@ class OpenDevice:
             layout = self.wgpu.create_bind_group_layout(entries=entries)
             self._layouts[buffers] = layout, self.wgpu.create_pipeline_layout(bind_group_layouts=[layout])
         return self._layouts[buffers]
+
+
+class Compiling:
+    """Pipelines of a device that are made side by side. `OpenDevice.compiling` makes it.
+
+    Without a pool, the engine makes one at a time: each is made when it is taken, while the device's lock is held.
+    """
+
+    def __init__(self, device: OpenDevice, pool: ThreadPoolExecutor | None) -> None:
+        self._device, self._pool = device, pool
+        self._made: dict[str, Future[Pipeline]] = {}
+
+    def start(self, text: str, buffers: int) -> None:
+        """Begins to make a pipeline, as of `OpenDevice.pipeline`, unless the device has it. Other threads can use the
+        device meanwhile."""
+        device = self._device
+        with device.lock:
+            device._layout(buffers)  # made now, while the lock is held
+            wanted = self._pool is not None and text not in self._made and text not in device._held
+        if wanted and self._pool:
+            self._made[text] = self._pool.submit(device._compile, text, buffers)
+
+    def pipeline(self, text: str, buffers: int) -> Pipeline:
+        """The pipeline, once it is made. Raises DeviceError if it does not compile."""
+        device = self._device
+        self.start(text, buffers)
+        made = self._made.get(text)
+        with device.lock if made is None else contextlib.nullcontext():
+            pipeline = device._held.get(text) if made is None else made.result()
+            return device._keep(text, pipeline or device._compile(text, buffers))

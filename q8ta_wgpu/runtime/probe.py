@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.ir.target import LOOP_TURNS, MatrixUnit, Target
+from q8ta_wgpu.ir.target import LOOP_TURNS
 from q8ta_wgpu.program import known_results, resolve
 from q8ta_wgpu.runtime import findings
-from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM
-from q8ta_wgpu.runtime.pipelines import OpenDevice
+from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
+from q8ta_wgpu.runtime.pipelines import Compiling, OpenDevice
 from q8ta_wgpu.runtime.timestamps import timestamps
 
 BINDINGS = """
@@ -186,24 +186,29 @@ def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
     return found
 
 
-def wrong_unit(device: OpenDevice, target: Target, unit: MatrixUnit) -> str:
-    """The fault of a matrix unit; empty if it has none. Each kernel for it runs a product with a known result."""
-    trials = list(known_results.unit_trials(unit, target))
-    for each in trials:
-        (dispatch,) = each.program.dispatches
-        operands = [
-            each.program.constants[i] if kind == "constant" else each.words[i] for kind, i in dispatch.buffers[:-1]
-        ]
-        result = np.full(each.expected.size, 0x8F7F80FF, np.uint32)
-        first, size = dispatch.uniform
-        uniform, groups = each.program.uniforms[first : first + size], dispatch.grid[0]
-        try:
-            words = run(device, each.program.shaders[dispatch.shader], (*operands, result), uniform, groups, 1)
-        except DeviceError as error:
-            return str(error)
-        if wrong := known_results.wrong_words(each, words.view(np.uint32)):
-            return f"{each.kernel} gives {wrong} of {each.expected.size} words otherwise than the reference"
-    return "" if trials else "no kernel is made for it"
+def _trial_key(trial: known_results.Trial) -> str:
+    return findings.digest("matrix unit", *trial.program.shaders, trial.program.uniforms)
+
+
+def passed(device: OpenDevice, trial: known_results.Trial) -> bool:
+    """Whether the device computed the known result of a trial before, with this driver and engine."""
+    return findings.recall(device.info, _trial_key(trial)) is True
+
+
+def fault(device: OpenDevice, trial: known_results.Trial, compiling: Compiling) -> str:
+    """Runs the trial of a kernel for matrix units. What is wrong with its result; empty if nothing."""
+    operands = trial.operands
+    result = np.full(trial.expected.size, 0x8F7F80FF, np.uint32)
+    try:
+        compiling.pipeline(*trial.shader)
+        with device.lock, wgpu_errors(f"{device.name} could not run a trial of {trial.kernel}"):
+            found = run(device, trial.shader[0], (*operands, result), trial.uniform, trial.groups, 1)
+    except DeviceError as error:
+        return str(error)
+    if wrong := known_results.wrong_words(trial, found.view(np.uint32)):
+        return f"{trial.kernel} gives {wrong} of {trial.expected.size} words otherwise than the reference"
+    findings.keep(device.info, _trial_key(trial), True)
+    return ""
 
 
 def run(
@@ -241,7 +246,7 @@ class Probe:
         if self.device.timestamps:
             with timestamps(self.device, 1) as stamps:
                 self.record(encoder.begin_compute_pass(timestamp_writes=stamps.around(0)), groups, repeats)
-                return float(stamps.submit(encoder)[0]) / 1e6
+                return float(stamps.submit(encoder)()[0]) / 1e6
         self.record(encoder.begin_compute_pass(), groups, repeats)
         commands = encoder.finish()
         started = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,6 @@ from q8ta_wgpu.runtime.pipelines import OpenDevice
 
 SPIN_UP = 0.5
 """Seconds of work before a GPU is timed: clocks rise only under load (an H200 idles at 345 of 1,980 MHz)."""
-
-SLOWEST, FASTER = 4.0, 0.98
-"""Clocks may rise later, most of all where runs are short (an H100 timed a token of four layers at 0.96 ms after half a
-second, and at 0.40 ms later): work goes on, up to SLOWEST seconds, while runs still take less than FASTER of the
-fastest before."""
 
 
 def runs_within(microseconds: float, one: float) -> int:
@@ -41,12 +36,18 @@ class Timestamps:
         first, last = "beginning_of_pass_write_index", "end_of_pass_write_index"
         return {"query_set": self._queries, first: 2 * number, last: 2 * number + 1}
 
-    def submit(self, encoder: Any) -> NDArray[np.float64]:
-        """Submits the recorded commands, waits, and returns the microseconds of every pass, shape (passes,)."""
+    def submit(self, encoder: Any) -> Callable[[], NDArray[np.float64]]:
+        """Submits the recorded commands. Returns the function that waits for them, and gives the microseconds of every
+        pass, shape (passes,). Others may be submitted before."""
         encoder.resolve_query_set(self._queries, 0, 2 * self._passes, self._resolved, 0)
         self._device.wgpu.queue.submit([encoder.finish()])
-        ticks = np.frombuffer(self._device.read(self._resolved, 16 * self._passes), np.uint64).reshape(-1, 2)
-        return (ticks[:, 1] - ticks[:, 0]).astype(np.float64) * self._period / 1e3
+        read = self._device.reading(self._resolved, 16 * self._passes)
+
+        def finish() -> NDArray[np.float64]:
+            ticks = np.frombuffer(read(), np.uint64).reshape(-1, 2)
+            return (ticks[:, 1] - ticks[:, 0]).astype(np.float64) * self._period / 1e3
+
+        return finish
 
 
 @contextlib.contextmanager

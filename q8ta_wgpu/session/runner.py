@@ -1,29 +1,81 @@
-"""Runs a model on inputs of one size: calls one after the other, bindings and times, until it is closed."""
+"""A model on a device for inputs of one size: plans it, loads its program, and runs calls until it is closed."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import DeviceError, InputError
-from q8ta_wgpu.ir.graph import INT8X4, Array
+from q8ta_wgpu.ir.graph import INT8, INT8X4, RANGES, Array, Graph
+from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.target import BASELINE, Target
+from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.row_indices import RowIndices
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
+from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program.build import Linked, build
+from q8ta_wgpu.program.program import Program
+from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.reused import Reused
 from q8ta_wgpu.session import inputs
-from q8ta_wgpu.session.opened import Opened
 from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending
-from q8ta_wgpu.session.timing import Timing, measured, rates
+from q8ta_wgpu.session.timing import Timing, measured
 
 if TYPE_CHECKING:
     from q8ta_wgpu.model.model import Model
     from q8ta_wgpu.runtime.binding import Binding
+    from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.runtime.executor import Executor
+    from q8ta_wgpu.tuning.tuning_report import Tuning
+
+_PRODUCTS = frozenset(
+    f"{width}_{op.name}"
+    for op in OPS.values()
+    if isinstance(op.int8, WeightedSum | Product)
+    for width in ("q8ta", "q16ta")
+)
+"""Operators that matrix units can compute."""
+
+MATRIX_WORK = 1 << 25
+"""A network is opened on an engine with matrix units if one call has at least so many multiply-accumulates. ResNet-50
+at batch 1 has such calls: it takes 0.37 ms with units on an NVIDIA H200, 0.44 ms without. MobileNetV2 has none, and
+takes equally long with and without."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Seconds that opening a session took.
+
+    Attributes:
+        device: opening the adapter and measuring it, unless an earlier session did so.
+        scheduling: choosing layouts and kernels, linking WGSL, packing weights, while pipelines compile.
+        loading: checking the adapter's arithmetic, making buffers, uploading weights, waiting for pipelines, binding.
+    """
+
+    device: float = 0.0
+    scheduling: float = 0.0
+    loading: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The sum of the steps."""
+        return self.device + self.scheduling + self.loading
+
+    def __str__(self) -> str:
+        return (
+            f"device {1e3 * self.device:.0f} ms, scheduling {1e3 * self.scheduling:.0f} ms, "
+            f"pipelines and buffers {1e3 * self.loading:.0f} ms"
+        )
 
 
 class Runner:
@@ -32,30 +84,99 @@ class Runner:
     It may be used from several threads; the device runs calls in order.
 
     Args:
-        model: the model.
-        device, layouts, tune: as for `Session`.
+        model, device, layouts, tune: as for `Session`.
         sharing: what runs the same model on inputs of another size. This one shares its states and weights.
 
     Attributes:
-        opened: the device and the program.
+        device: the opened device; None for the reference.
         executor: runs the program; None for the reference.
+        tuning: the result of tuning; None if nothing was tuned.
+        took: seconds, by step.
         state: the states that the model keeps from call to call.
 
     Raises DeviceError if no adapter matches, or the one that does cannot run the model.
     """
 
-    def __init__(
-        self, model: Model, device: Any, layouts: str, tune: bool | None, sharing: Runner | None = None
-    ) -> None:
-        self._model = model
+    device: Device | None = None
+    executor: Executor | None = None
+    tuning: Tuning | None = None
+    took = Opening()
+
+    def __init__(self, model: Model, device: Any, layouts: str, tune: bool, sharing: Runner | None = None) -> None:
+        self._model, self._layouts, self._tune = model, layouts, tune
         self._lock = threading.Lock()
         self._closed = False
         self._results = Reused()
-        self.opened = Opened(model.graph, device, layouts, tune, sharing.executor if sharing else None)
-        self.executor: Executor | None = self.opened.executor
-        ports = [port for port, _ in self.opened.program.states] if self.executor else ()
+        if not (isinstance(device, str) and device == "reference"):
+            with bar("opening") as update:
+                while self.executor is None:
+                    shared = sharing.executor if sharing else None
+                    self.executor = self._load(device, shared, update)
+        ports = [port for port, _ in self.program.states] if self.executor else ()
         self._row_indices = RowIndices.of(model.graph)
         self.state: SessionState = sharing.state if sharing else SessionState(model.graph, self.executor, ports)
+
+    def resized(self, shapes: Sequence[Shape]) -> Runner:
+        """Runs the model on the same device, on inputs of other sizes."""
+        return Runner(self._model.reshape(*shapes), self.device or "reference", self._layouts, self._tune, self)
+
+    def _load(self, wanted: Any, sharing: Executor | None, update: Update) -> Executor | None:
+        """Opens the device and loads the model's program. None where a matrix unit turns out to compute wrong products:
+        the device's target has it no more, so that the next plan does without."""
+        from q8ta_wgpu.runtime.adapters import open_device
+        from q8ta_wgpu.runtime.executor import Executor
+
+        started = time.perf_counter()
+        update(0, 0, "the adapter")
+        self.device = device = open_device(wanted, matrix_work=_has_matrix_work(self._model.graph))
+        opened = time.perf_counter()
+        update(0, 0, "layouts and kernels")
+        graph, plan = self._planned(device, update)
+        with device.compiling() as compiling:
+            self.program = self._built(graph, device.target, plan, compiling.start)
+            trials = device.unit_trials([(step.variant.kernel, step.call) for step in plan.steps], compiling)
+            scheduled = time.perf_counter()
+            update(0, 0, "pipelines")
+            self._check(device)  # while pipelines compile
+            executor = Executor(self.program, device, sharing, compiling) if device.passes(trials, compiling) else None
+        self.took = Opening(opened - started, scheduled - opened, time.perf_counter() - scheduled)
+        return executor
+
+    def _check(self, device: Device) -> None:
+        """Raises DeviceError if the device computes other bytes than the reference, or ends loops early."""
+        if any(t.dtype in (INT8, *RANGES) for t in self._model.graph.types.values()) and device.contract:
+            raise DeviceError(
+                f"{device.name} cannot run int8 models: {device.contract}. Use another backend or "
+                "device='reference'; a newer driver may help"
+            )
+        device.check_loops()
+
+    def _planned(self, device: Device, update: Update) -> tuple[Graph, Plan]:
+        """The lowered graph and its plan, by measured times if the session is tuned, else by the rules."""
+        if self._tune:
+            from q8ta_wgpu.tuning import tuner
+
+            graph = lower(self._model.graph, replace(device.target, copies_windows=False))
+            self.tuning = tuner.tune(graph, device, self._layouts, update)
+            return self.tuning.graph, self.tuning.plan
+        graph = lower(self._model.graph, device.target)
+        return graph, sync_layouts(graph, device.target, self._layouts)
+
+    def _built(self, graph: Graph, target: Target, plan: Plan, linked: Linked) -> Program:
+        faults = self.device.unit_faults if self.device else {}
+        notes = tuple(f"matrix unit {unit} is not used: {text}" for unit, text in faults.items())
+        return replace(build(graph, target, plan, linked), notes=notes)
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The program on the device; for the reference, the program for a device with WebGPU's baseline limits."""
+        graph = lower(self._model.graph, BASELINE)
+        return build(graph, BASELINE, sync_layouts(graph, BASELINE, self._layouts))
+
+    @property
+    def name(self) -> str:
+        """'adapter (backend, engine)', or 'reference'."""
+        return self.device.name if self.device else "reference"
 
     @contextlib.contextmanager
     def staying_open(self) -> Iterator[None]:
@@ -79,7 +200,7 @@ class Runner:
         with self.state.call(self._row_indices, arrays):
             with self.staying_open():
                 if self.executor is not None:
-                    return self.executor.submit(inputs.fills(self.opened.program.inputs, arrays), self._output)
+                    return self.executor.submit(inputs.fills(self.program.inputs, arrays), self._output)
             stored = {name: self._model.graph.stored(name, array) for name, array in arrays.items()}
             values = self.state.run(self._model.graph, stored)
         # Copies: a value may be a constant, or the caller's own array.
@@ -91,7 +212,7 @@ class Runner:
         arrays = {name: np.zeros(t.shape, t.array_dtype) for name, t in self._model.inputs.items()}
         with self.staying_open():
             if self.executor is not None:
-                run = self.executor.submit_beside(inputs.fills(self.opened.program.inputs, arrays), self._output)
+                run = self.executor.submit_beside(inputs.fills(self.program.inputs, arrays), self._output)
         if self.executor is not None:
             run.result()
             return
@@ -100,7 +221,7 @@ class Runner:
 
     def _output(self, number: int, words: Array) -> Array:
         """The array of an output's words."""
-        port = self.opened.program.outputs[number]
+        port = self.program.outputs[number]
         as_bytes = self._model.structure.gives_bytes(number, port.dtype == INT8X4)
         return inputs.from_words(port, words, as_bytes, self._results.empty)
 
@@ -120,11 +241,10 @@ class Runner:
         with self.staying_open():
             if self.executor is None or not self.executor.device.timestamps:
                 raise DeviceError(
-                    f"{self.opened.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that "
+                    f"{self.name} has no timestamp queries, so dispatches cannot be timed: take an adapter that "
                     "has them, or request a device of your own with required_features=['timestamp-query']"
                 )
-            times = measured(self.executor, inputs.words(self.opened.program.inputs, arrays), repeats, warmup)
-        return Timing(self.opened.name, self.opened.program, *times, *rates(self.executor.device))
+            return measured(self.executor, inputs.words(self.program.inputs, arrays), repeats, warmup)
 
     def close(self) -> None:
         """Frees device memory. Closing twice is harmless."""
@@ -133,3 +253,9 @@ class Runner:
                 self.executor.close()
             self._results.close()
             self._closed = True
+
+
+def _has_matrix_work(graph: Graph) -> bool:
+    """Whether a graph has an int8 product large enough for matrix units."""
+    calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
+    return any(OPS[call.op].macs(call) >= MATRIX_WORK for call in calls)

@@ -14,8 +14,7 @@ from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.by_shape import ByShape
-from q8ta_wgpu.session.opened import Opening
-from q8ta_wgpu.session.runner import Runner
+from q8ta_wgpu.session.runner import Opening, Runner
 from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Pending, run_many
 from q8ta_wgpu.session.timing import Timing, check_counts
@@ -44,11 +43,9 @@ class Session:
             matrix units that compute right on this adapter, and the network has int8 products large enough for them.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, for comparison. Results are the same bytes.
-        tune: True chooses kernels and layouts by measured times (`q8ta_wgpu.tuning`) instead of estimates. Times that
-            are not in the user's cache are measured first. False never measures. None, the default, measures the
-            heaviest calls on adapters of unknown families, for about a second in each session until all are in the
-            cache. Only tuned sessions read the cache. `print(session.tuning)` shows the result. Results are the same
-            bytes.
+        tune: whether to choose kernels and layouts by measured times (`q8ta_wgpu.tuning`) instead of estimates. Times
+            that are not in the user's cache are measured first. `print(session.tuning)` shows the result. Results are
+            the same bytes.
 
     Attributes:
         model: the model.
@@ -57,7 +54,7 @@ class Session:
         tuning: what tuning found; None for a session that is not tuned.
 
     Raises:
-        InputError: `layouts` is neither, `tune` is neither a bool nor None, or the reference is to be tuned.
+        InputError: `layouts` is neither, `tune` is no bool, or the reference is to be tuned.
         DeviceError: no adapter fits; the model needs more than it offers; the model is int8 and the device computes
             other bytes than the reference, or ends loops early; or it is to be tuned and has no timestamp queries.
 
@@ -80,7 +77,7 @@ class Session:
     opening: Opening
     tuning: Tuning | None
 
-    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool | None = None) -> None:
+    def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
         if not isinstance(getattr(model, "graph", None), Graph):
             raise InputError(
                 f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, "
@@ -88,24 +85,23 @@ class Session:
             )
         if not isinstance(layouts, str) or layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
-        check_switch("tune", tune, auto=True)
+        check_switch("tune", tune)
         if tune and isinstance(device, str) and device == "reference":
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
-        self.model, self._layouts = model, layouts
+        self.model = model
         self._runner = Runner(model, device, layouts, tune)
         self._others = ByShape[tuple[Shape, ...], Runner]()
-        opened = self._runner.opened
-        self.device, self.opening, self.tuning = opened.device, opened.took, opened.tuning
+        self.device, self.opening, self.tuning = self._runner.device, self._runner.took, self._runner.tuning
 
     @property
     def program(self) -> Program:
         """The program on the device; for the reference, the program for a device with WebGPU's baseline limits."""
-        return self._runner.opened.program
+        return self._runner.program
 
     @property
     def name(self) -> str:
         """'adapter (backend, engine)', or 'reference'."""
-        return self._runner.opened.name
+        return self._runner.name
 
     @property
     def memory(self) -> Memory | None:
@@ -203,14 +199,8 @@ class Session:
             return
         with self._runner.staying_open():
             pass  # a thread that closes it has ended, or has not begun
-        with self._others.using(shapes, self._for_shapes) as runner:
+        with self._others.using(shapes, self._runner.resized) as runner:
             yield runner
-
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Runner:
-        """Runs the model on the same device, on inputs of other sizes."""
-        device = self.device or "reference"
-        tune = self.tuning is not None and self.tuning.budget is None  # a budget is for one size
-        return Runner(self.model.reshape(*shapes), device, self._layouts, tune, sharing=self._runner)
 
     def bind(self, *args: Any, outputs: Sequence[Any] | None = None, **kwargs: Any) -> Binding:
         """Binds the model to buffers and textures of `session.device.wgpu`, so that nothing passes through the host.
@@ -244,8 +234,8 @@ class Session:
     def time(self, *args: Any, repeats: int = 20, warmup: int = 5, **kwargs: Any) -> Timing:
         """Measures the GPU time of every dispatch.
 
-        On a GPU, half a second of runs or more precedes it, until they do not become faster: clocks rise only under
-        load.
+        On a GPU, runs without a pause precede it, since clocks rise only under load: until the medians of two windows
+        of 0.4 seconds agree within 2 %, at most 6 seconds. If they never do, the result says so.
 
         Examples:
             >>> timing = session.time(x, repeats=2)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError, InputError, counted, is_integer, shown
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.program.program import Dispatch, Program
+from q8ta_wgpu.progress import bar
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
@@ -38,6 +39,7 @@ class Timing:
             multiply-accumulate); 0 if it could not be measured.
         copy_rate: measured copy bandwidth of the adapter, in 10^9 bytes read and written per second; 0 likewise.
         unit_rate: measured rate of the adapter's int8 matrix units, as dot_rate; 0 also if it has none.
+        settled: whether times had stopped changing before these were measured.
     """
 
     device: str
@@ -47,6 +49,7 @@ class Timing:
     dot_rate: float = 0.0
     copy_rate: float = 0.0
     unit_rate: float = 0.0
+    settled: bool = True
 
     @property
     def medians(self) -> NDArray[Any]:
@@ -81,6 +84,8 @@ class Timing:
             )
             if rate
         ]
+        if not self.settled:
+            lines.append("times still changed when these were measured: other work on the device, or clocks that vary")
         if measured:
             lines.append(f"measured here: {', '.join(measured)}")
         titles = f"{'us':>9} {'of sum':>6} {'GB/s':>8} {'of copy':>7} {'GOP/s':>8} {'of dot':>6}"
@@ -132,17 +137,22 @@ def check_counts(repeats: object, warmup: object) -> None:
         )
 
 
-def measured(executor: Executor, words: Sequence[Array], repeats: int, warmup: int) -> tuple[Times, Times]:
-    """Microseconds of each dispatch and of whole runs, as `Timing.samples` and `Timing.runs`, after warm-up runs."""
+def measured(executor: Executor, words: Sequence[Array], repeats: int, warmup: int) -> Timing:
+    """Times of each dispatch and of whole runs, once they have settled and after warm-up runs."""
     from q8ta_wgpu.runtime.stopwatch import Stopwatch
 
-    watch = Stopwatch(executor)
-    watch.spin_up(words)
-    runs = watch.time_runs(words, warmup + repeats)[warmup:]
-    return watch.time_dispatches(words, warmup + repeats)[warmup:], runs
+    device, watch = executor.device, Stopwatch(executor)
+    watch.time_runs(words, 1)  # the first run has a bar of its own where it compiles
+    with bar("timing") as update:
+        update(0, 0, "until times agree")
+        settled = watch.settle(words)
+        update(0, 0, f"{counted(repeats, 'run')}")
+        runs = watch.time_runs(words, warmup + repeats)[warmup:]
+        samples = watch.time_dispatches(words, warmup + repeats)[warmup:]
+        return Timing(device.name, executor.program, samples, runs, *_rates(device), settled)
 
 
-def rates(device: Device) -> tuple[float, float, float]:
+def _rates(device: Device) -> tuple[float, float, float]:
     """A device's rates of packed dot products, copies and matrix units, as in `Timing`; 0 if one cannot be measured."""
     dot = copy = units = 0.0
     with contextlib.suppress(DeviceError):

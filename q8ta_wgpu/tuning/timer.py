@@ -6,8 +6,6 @@ work on the device slows all of them alike.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,54 +71,42 @@ class Timer:
         constants: Mapping[int, Array],
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
-        until: float = math.inf,
     ) -> list[Timed]:
-        """Times the candidates of one call; returns the times in order, fewer if there is no time for all.
+        """Times the candidates of one call; returns the times in order.
 
         Args:
             call: the call.
             constants: constant inputs by position; other inputs are random.
-            candidates: variants that the device can run. The first one is run however long it takes.
+            candidates: variants that the device can run. The first one is run however long it takes, unless others
+                are known.
             known: microseconds of other variants.
-            until: value of the performance counter at which to end. A further candidate is begun only if it could be
-                sampled by then, supposing that it takes as long as the first known or timed one.
         """
-        if known and not _fits(min(known.values()), 1, until):
-            return []
         executor = Executor(_program(call, constants, candidates, self.device), self.device)
         try:
             watch = Stopwatch(executor)
             self._warm(watch)
-            found = self._first(watch, call, candidates, known, until)
+            found = self._first(watch, call, candidates, known)
             limit = HOPELESS * min(*(timed.microseconds for timed in found), *known.values(), np.inf)
             for i, timed in enumerate(found):
-                if timed.how == "stopped" and timed.microseconds > limit and time.perf_counter() < until:
+                if timed.how == "stopped" and timed.microseconds > limit:
                     again = _sane(watch.time_runs([], 1, only=i)[0])
                     found[i] = Timed(min(timed.microseconds, again), "stopped")
             short = {i: timed.microseconds for i, timed in enumerate(found) if timed.microseconds <= limit}
-            compared = len(found) + len(known) > 1 or len(candidates) == 1
-            medians = self._medians(watch, short if compared else {})
+            medians = self._medians(watch, short) if short else {}
         finally:
             executor.close()
         return [Timed(medians[i], "sampled") if i in medians else timed for i, timed in enumerate(found)]
 
     def _first(
-        self,
-        watch: Stopwatch,
-        call: Call,
-        candidates: Sequence[Variant],
-        known: Mapping[Variant, float],
-        until: float,
+        self, watch: Stopwatch, call: Call, candidates: Sequence[Variant], known: Mapping[Variant, float]
     ) -> list[Timed]:
-        """Times one run of each candidate, after runs that compile it, as long as there is time. Candidates that would
-        take too long are estimated."""
+        """Times one run of each candidate, after runs that compile it. Candidates that would take too long are
+        estimated."""
         found: list[Timed] = []
         base, base_us = next(iter(known.items()), (candidates[0], 0.0))
         for i, variant in enumerate(candidates):
-            if base_us and not _fits(base_us, i + 1, until):
-                break
             slower = cost.dispatch_cost(variant, call) / cost.dispatch_cost(base, call)
-            if base_us and slower > HOPELESS and slower * base_us > LONGEST * 1e6:
+            if slower > HOPELESS and slower * base_us > LONGEST * 1e6:
                 found.append(Timed(slower * base_us, "estimated"))
                 continue
             found.append(Timed(_sane(watch.time_runs([], FIRST - 1, only=i)[-1]), "stopped"))
@@ -130,8 +116,6 @@ class Timer:
     def _medians(self, watch: Stopwatch, first: Mapping[int, float]) -> dict[int, float]:
         """Median microseconds of dispatches by index, sampled in turns. `first` has the microseconds of one run of
         each."""
-        if not first:
-            return {}
         runs = {i: runs_within(SAMPLE * 1e6, us) for i, us in first.items()}
         once = sum(first[i] * runs[i] for i in runs) / 1e6
         count = int(np.clip(CALL / max(once, 1e-6), FEWEST, SAMPLES))
@@ -141,14 +125,8 @@ class Timer:
     def _warm(self, watch: Stopwatch) -> None:
         """Runs the first dispatch until a GPU's clocks have risen, without waiting for clocks that rise slowly: all
         candidates are timed at the same ones."""
-        seconds = WARM_UP if self._spun else SPIN_UP
-        watch.spin_up([], seconds, seconds, only=0)
+        watch.load([], WARM_UP if self._spun else SPIN_UP, only=0)
         self._spun = True
-
-
-def _fits(microseconds: float, candidates: int, until: float) -> bool:
-    """Whether there is time for one more candidate's first runs and the samples of `candidates`, at this time a run."""
-    return time.perf_counter() + (FIRST + FEWEST * candidates) * microseconds / 1e6 <= until
 
 
 def _sane(microseconds: Any) -> float:

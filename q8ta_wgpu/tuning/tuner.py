@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +29,6 @@ from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.layout import Layout, word_count
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import fitting
@@ -48,26 +45,7 @@ MARGIN = 0.03
 noise, and other kernels are more shaders to compile."""
 
 
-BUDGET = 1.0
-"""Seconds that a session may measure by default."""
-
-HEAVY = 1 << 20
-"""With a budget, only calls of at least so many multiply-accumulates are measured."""
-
-
-def wanted(device: Device) -> bool:
-    """Whether a session measures on a device by default: the adapter's family is unknown to the rules, and it can be
-    timed."""
-    return device.timestamps and not speeds.known(device.target)
-
-
-def tune(
-    graph: Graph,
-    device: Device,
-    layouts: str = "optimal",
-    progress: Update | None = None,
-    budget: float | None = None,
-) -> Tuning:
+def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Update | None = None) -> Tuning:
     """Times the variants of each node of `graph` on `device`, and plans with these times.
 
     Times are stored in the user's cache for the adapter. Only those that are not there are measured.
@@ -78,8 +56,6 @@ def tune(
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called with (candidates timed, candidates to time as far as known, operator) before each call is
             timed, and at the end with two equal numbers. By default a bar on stderr, if that is a terminal.
-        budget: seconds after which no further measurement is begun. With a budget, only HEAVY calls are measured, the
-            heaviest first, in the layouts of the plan by estimates. Other calls are planned by estimates.
 
     Raises DeviceError if the device has no timestamp queries or fails, UnsupportedError as `sync_layouts` does.
     """
@@ -89,7 +65,7 @@ def tune(
             "has them, or request a device of your own with required_features=['timestamp-query']"
         )
     with bar("tuning", shown=progress is None) as update:
-        return _Tuner(graph, device, layouts, progress or update, budget).run()
+        return _Tuner(graph, device, layouts, progress or update).run()
 
 
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
@@ -151,11 +127,9 @@ class _Tuner:
     device: Device
     policy: str
     progress: Update
-    budget: float | None = None
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
-        self.until = math.inf if self.budget is None else self.started + self.budget
         self.target = self.device.target
         self.cache = Cache.of(self.device.info)
         self.timer = Timer(self.device)
@@ -175,7 +149,7 @@ class _Tuner:
                 self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
             self.known.add(COPY_KEY)
             groups = self._groups(self.graph, unsplit)
-            self._measure(self._heaviest(groups) if self.budget is not None else list(groups.values()))
+            self._measure(list(groups.values()))
             graphs = [by_rules, with_im2col(self.graph, self._to_split())]
             plans = list(map(self._measured_plan, graphs[: 1 if graphs[0].nodes == graphs[1].nodes else 2]))
             plan = min(plans, key=lambda plan: plan.cost)
@@ -196,15 +170,13 @@ class _Tuner:
             estimated=found.count("estimated"),
             cached=len(self.known - self.timed.keys()),
             seconds=time.perf_counter() - self.started,
-            budget=self.budget,
             cache=self.cache.path,
             note=self.cache.note,
         )
 
     def _groups(self, graph: Graph, rules: Plan) -> dict[Call, _Group]:
         """The distinct calls of a graph, and of the transitions in its plan."""
-        alike = self.policy == "optimal" and self.budget is None
-        uniform = tuple(dict.fromkeys(rules.layouts.values())) if alike else ()
+        uniform = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
         found: dict[Call, _Group] = {}
         for node in graph.nodes:
             call = graph.call(node)
@@ -219,13 +191,8 @@ class _Tuner:
         """Results of the convolutions to split into im2col and a 1x1 convolution: if both ways are measured, those that
         are faster so; else those of the rule."""
         single = {node.output: self.graph.call(node) for node in self.graph.nodes}
-        names = [
-            name
-            for name in rewritable(self.graph)
-            if self.budget is None or OPS[single[name].op].macs(single[name]) >= HEAVY
-        ]
-        if not names:
-            return by_rule(self.graph, self.target)
+        if not (names := list(rewritable(self.graph))):
+            return []
         graph = with_im2col(self.graph, names)
         groups = self._groups(graph, sync_layouts(graph, self.target, self.policy))
         producers = {node.output: node for node in graph.nodes}
@@ -240,20 +207,12 @@ class _Tuner:
         return sorted(split)
 
     def _measured_plan(self, graph: Graph) -> Plan:
-        """The best plan by measured times. Without a budget, its transitions are measured, too."""
+        """The best plan by measured times, its transitions measured, too."""
         plan = self._plan(graph)
-        while self.budget is None and (missing := self._missing(plan)):
+        while missing := self._missing(plan):
             self._measure(missing)
             plan = self._plan(graph)
         return plan
-
-    def _heaviest(self, groups: Mapping[Call, _Group]) -> list[_Group]:
-        """The HEAVY calls, those with the most multiply-accumulates in all their nodes first."""
-        work = Counter[Call]()
-        for node in self.graph.nodes:
-            call = self.graph.call(node)
-            work[call] += OPS[node.op].macs(call)
-        return [groups[call] for call, macs in work.most_common() if macs >= HEAVY]
 
     def _missing(self, plan: Plan) -> list[_Group]:
         """The transitions of a plan that were not measured, each returned only once."""
@@ -274,23 +233,15 @@ class _Tuner:
         total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
         for group, keys in work:
             new = {key: variant for variant, key in keys.items() if key not in self.cache.times}
-            if new and time.perf_counter() < self.until:
+            if new:
                 self.progress(len(self.timed), total, group.call.op)
-                self._time(
-                    group, new, {variant: self.cache.times[key] for variant, key in keys.items() if key not in new}
-                )
-            found = {variant: key for variant, key in keys.items() if key in self.cache.times}
-            self.known.update(found.values())
-            # A measured call runs only in measured variants, so the planned ones must be among them.
-            if found and found.keys() >= set(group.planned):
-                measured = self.microseconds.setdefault(group.call, {})
-                measured.update({variant: self.cache.times[key] for variant, key in found.items()})
-
-    def _time(self, group: _Group, new: dict[str, Variant], known: dict[Variant, float]) -> None:
-        found = self.timer.times(group.call, group.constants, list(new.values()), known, self.until)
-        for key, timed in zip(new, found, strict=False):
-            self.cache.times[key] = timed.microseconds
-            self.timed[key] = timed.how
+                known = {variant: self.cache.times[key] for variant, key in keys.items() if key not in new}
+                found = self.timer.times(group.call, group.constants, list(new.values()), known)
+                for key, timed in zip(new, found, strict=True):
+                    self.cache.times[key], self.timed[key] = timed.microseconds, timed.how
+            self.known.update(keys.values())
+            measured = self.microseconds.setdefault(group.call, {})
+            measured.update({variant: self.cache.times[key] for variant, key in keys.items()})
 
     def _plan(self, graph: Graph) -> Plan:
         """The best plan by the times so far."""

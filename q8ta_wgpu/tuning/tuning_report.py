@@ -54,7 +54,6 @@ class Tuning:
         estimated: number of candidates not run because that would take too long.
         cached: number of candidates whose times were in the cache.
         seconds: duration of tuning.
-        budget: its time limit in seconds; None without a limit.
         cache: the cache file; None if there is no folder for it.
         note: problem with the cache; empty if there is none.
     """
@@ -69,7 +68,6 @@ class Tuning:
     estimated: int
     cached: int
     seconds: float
-    budget: float | None
     cache: Path | None
     note: str
 
@@ -110,9 +108,8 @@ class Tuning:
         changes = self.changes
         lines += ["against the rules:", *(f"  {change}" for change in changes)] if changes else ["the rules stand"]
         before, after = self.predicted_ms(self.rules), self.predicted_ms(self.plan)
-        scope = "" if self.budget is None else f" in the heavy calls that {self.budget:g} s sufficed for"
         lines.append(
-            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned{scope}, {len(self.plan.steps)} dispatches"
+            f"predicted: {before:.3f} ms by the rules, {after:.3f} ms tuned, {len(self.plan.steps)} dispatches"
         )
         lines.append(f"cache: {self.cache}" if self.cache else "cache: none")
         return "\n".join([*lines, *([self.note] if self.note else [])])

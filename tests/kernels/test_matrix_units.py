@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from q8ta_wgpu.ir.graph import Call
+from q8ta_wgpu.ir.graph import INT16X4, Call
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.blocks import BLOCKS
@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS
 from q8ta_wgpu.kernels.product.units import NVIDIA, UNIT_TILES, UnitTile
 from q8ta_wgpu.program import known_results
-from testbed.graphs import conv, transposed
+from testbed.graphs import attention, between_integers, conv, linear, product, transposed
 from testbed.harness import UNITS
 
 
@@ -178,7 +178,7 @@ def test_every_tile_has_a_speed() -> None:
 
 def test_a_trial_for_every_tile() -> None:
     """What a device computes before its units are relied on: a program a tile, results that use most of int8."""
-    trials = list(known_results.unit_trials(NVIDIA, UNITS))
+    trials = list(known_results.unit_trials(UNITS))
     blocks = [f"q8ta_attention.{name}" for name, block in BLOCKS.items() if block.unit]
     tiles = [f"q8ta_linear.tiled_{name}" for name in UNIT_TILES]
     few = [f"q8ta_linear.tiled_units_{name}" for name in ("128x32", "128x16", "64x32_deep")]
@@ -195,4 +195,39 @@ def test_a_trial_for_every_tile() -> None:
         assert known_results.wrong_words(each, each.expected) == 0
         assert known_results.wrong_words(each, each.expected ^ np.uint32(1)) == each.expected.size
         assert np.unique(each.expected.view(np.int8)).size > 250, each.kernel
-    assert not list(known_results.unit_trials(MatrixUnit(8, 8, 32, lanes=16), UNITS))
+    other = replace(UNITS, matrix_units=(MatrixUnit(8, 8, 32, lanes=16),))
+    assert not list(known_results.unit_trials(other))
+
+
+def test_every_kernel_for_units_has_a_trial() -> None:
+    """Whatever kernel a plan chooses, another one of the same tile computes a known product before."""
+    graphs = [
+        conv((1, 64, 56, 56), 64, 1),
+        conv((1, 64, 56, 56), 64, 3, residual=True),
+        conv((1, 3, 56, 56), 64, 3, stride=2),
+        transposed((1, 64, 28, 28), 32, 4, 2, 1),
+        linear(300, 400, 150),
+        linear(300, 32, 150),
+        linear(300, 128, 150, group=32),
+        product((2, 150, 400), (2, 150, 400)),
+        attention(1, 4, 200, 64),
+        between_integers("linear", ((300, 256),), ((256, 256), (256,)), {}, INT16X4),
+    ]
+    without, tried = replace(UNITS, matrix_units=()), {each.tile for each in known_results.unit_trials(UNITS)}
+    used = set()
+    for graph in graphs:
+        for call in map(graph.call, graph.nodes):
+            for kernel in OPS[call.op].kernels:
+                if kernel.runs(call, UNITS) and not kernel.runs(call, without):
+                    assert known_results.tile(kernel, call) in tried, kernel.name
+                    used.add(call.op)
+    assert used >= {
+        "q8ta_conv2d",
+        "q8ta_conv_transpose2d",
+        "q8ta_linear",
+        "q8ta_matmul",
+        "q8ta_attention",
+        "q16ta_linear",
+    }
+    few = {next(iter(tried))}
+    assert {each.tile for each in known_results.unit_trials(UNITS, few)} == few

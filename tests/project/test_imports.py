@@ -105,7 +105,7 @@ ROOMS: dict[str, set[str]] = {
     | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tuning", "session", "drawings"}
     | {"web", "writing", "kernels.product"},
     "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
-    "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "runtime", "tuning"},
+    "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "progress", "runtime", "tuning"},
     "onnxruntime": GRAPH | {"onnx_import", "session"},
 }
 """What each folder may import, beyond itself. The package's own two files, the front door, may import everything."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,20 @@ import wgpudawn
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
+from q8ta_wgpu.ir.kernel import Variant
 from q8ta_wgpu.ir.target import MatrixUnit
-from q8ta_wgpu.runtime import adapters, engines
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
+from q8ta_wgpu.program import known_results
+from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.known_results import Trial
+from q8ta_wgpu.runtime import adapters, engines, findings, probe
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.session.opened import _has_matrix_work
+from q8ta_wgpu.session.runner import _has_matrix_work
 from testbed.graphs import between_integers
 from testbed.harness import flat
 from testbed.small import small_input, small_model
@@ -243,6 +252,53 @@ def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device, monke
     with Session(MODEL, vulkan) as session:
         last = str(session.program).splitlines()[-1]
     assert last == "matrix unit 16x16x32 is not used: a kernel gives 3 of 64 words otherwise"
+
+
+def test_units_that_compute_wrong_are_left_out(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are tried when a plan chooses them, before they are used: then another plan takes their place."""
+    unit = MatrixUnit(16, 16, 32, 32)
+    large: dict[str, Any] = {"invocations": 1024, "workgroup_memory": 48 << 10, "shares_memory": True, "fast_dot": True}
+    monkeypatch.setattr(vulkan, "target", replace(vulkan.target, matrix_units=(unit,), **large))
+    monkeypatch.setattr(vulkan, "unit_faults", {})
+    asked = []
+
+    def fault(device: Device, trial: Trial, compiling: Any) -> str:
+        asked.append(trial.kernel)
+        return "a kernel gives 3 of 64 words otherwise"
+
+    monkeypatch.setattr(probe, "fault", fault)
+    graph = between_integers("linear", ((512, 256),), ((256, 256), (256,)), {}, INT8X4)
+    model = Model(graph, Structure(0))
+    x = np.random.default_rng(0).integers(-128, 128, (512, 256)).astype(np.int8)
+    with Session(model, vulkan) as session:
+        assert asked and all(name.startswith("q8ta_linear.tiled_units_") for name in asked)
+        assert vulkan.target.matrix_units == () and vulkan.unit_faults.keys() == {unit}
+        assert session.program.notes == (f"matrix unit {unit} is not used: a kernel gives 3 of 64 words otherwise",)
+        np.testing.assert_array_equal(session(x), Session(model, "reference")(x))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_trial_compares_bytes_and_is_remembered(
+    right: bool, vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is right once is right with this driver and engine; what is wrong is tried again. A kernel without units
+    stands for one with them here."""
+    monkeypatch.setattr(findings, "folder", lambda: tmp_path)
+    case = known_results._linear(known_results.SHALLOW)
+    (node,) = case.graph.nodes
+    call, row_major = case.graph.call(node), known_results.ROW_MAJOR
+    (kernel,) = (k for k in OPS["q8ta_linear"].kernels if k.name == "q8ta_linear.tiled_16x16")
+    reads = tuple(None if name in case.graph.constants else row_major for name in node.inputs)
+    plan = Plan((Step(node, call, Variant(kernel, reads, row_major)),), {"x": row_major, "y": row_major})
+    program = build(case.graph, vulkan.target, plan)
+    trial = Trial(kernel.name, MatrixUnit(16, 16, 32, 32), frozenset(), program, case)
+    if not right:
+        case.__dict__["expected"] = case.expected ^ 1
+    with vulkan.compiling() as compiling:
+        assert not probe.passed(vulkan, trial)
+        found = probe.fault(vulkan, trial, compiling)
+    assert found.startswith("q8ta_linear.tiled_16x16 gives") != right
+    assert probe.passed(vulkan, trial) == right
 
 
 @pytest.mark.parametrize("dtype", [INT8X4, INT16X4])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.target import MatrixUnit, Target
+from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
 from q8ta_wgpu.runtime import adapters, engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn
@@ -45,7 +45,7 @@ def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, m
     info = {**native.wgpu.adapter.info, **{k: swiftshader.info[k] for k in ("vendor_id", "device_id")}}
     monkeypatch.setattr(native.wgpu.adapter, "_adapter_info", info)
     found = Target(matrix_units=(MatrixUnit(16, 16, 32, 32),) if usable else ())
-    monkeypatch.setattr(Device, "_target", lambda device: found)
+    monkeypatch.setattr(Device, "_measured_target", lambda device: found)
     assert open_device("vulkan", matrix_work=True).engine.name == ("dawn" if usable else "wgpu-native")
     assert open_device("vulkan").engine.name == "wgpu-native"
     assert open_device("wgpu-native:vulkan", matrix_work=True).engine.name == "wgpu-native"
@@ -77,14 +77,13 @@ def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device, monk
         return made
 
     monkeypatch.setattr(adapters, "_from_adapter", opened)
-    first = opened(native, cards[1], 1)
-    found = adapters._with_matrix_units(first)
-    assert asked[1:] == ([("dawn", 3, 1)] if listed == 2 else [])
-    assert (found is first) == (listed != 2)
+    found = adapters._with_matrix_units(native, cards[1])
+    assert asked == ([("dawn", 3, 1)] if listed == 2 else [])
+    assert (found is None) == (listed != 2)
 
 
 def _fake(device: Any, adapter: Any) -> None:
-    device.adapter, device.alive = adapter, True
+    device.adapter, device.alive, device.target = adapter, True, BASELINE
 
 
 def test_one_of_equal_cards_is_named(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:

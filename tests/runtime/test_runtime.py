@@ -137,14 +137,14 @@ def test_timestamps_are_freed(fails: str, vulkan: Device, monkeypatch: pytest.Mo
         raise wgpu.GPUError("lost")
 
     if fails == "read":
-        monkeypatch.setattr(other, "read", lost)
+        monkeypatch.setattr(other, "reading", lost)
 
     def measured() -> float:
         with timestamps(other, 1) as stamps:
             assert len(counting.alive) == 2
             encoder = counting.create_command_encoder()
             encoder.begin_compute_pass(timestamp_writes=stamps.around(0)).end()
-            return float(stamps.submit(encoder)[0])
+            return float(stamps.submit(encoder)()[0])
 
     if fails:
         with pytest.raises(wgpu.GPUError):
@@ -202,6 +202,14 @@ def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pyt
 # --- pipelines ---
 
 
+def _made(device: Device, *texts: str) -> list[Pipeline]:
+    """The pipelines of shaders with two buffers, all of them begun before the first is taken."""
+    with device.compiling() as compiling:
+        for text in texts:
+            compiling.start(text, 2)
+        return [compiling.pipeline(text, 2) for text in texts]
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_pipelines_compile_at_a_time(threads: int, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, each once, and an error is that of its kernel; what compiled before it stays."""
@@ -215,14 +223,12 @@ def test_pipelines_compile_at_a_time(threads: int, vulkan: Device, monkeypatch: 
 
     monkeypatch.setattr(Device, "_compile", compiling)
     texts = [with_words(f"{threads} at a time, {i % 4}") for i in range(6)]
-    with other.pipelines([(text, 2) for text in texts]) as pipelines:
-        found = list(pipelines)
+    found = _made(other, *texts)
     assert found[:2] == found[4:] and len(set(found)) == 4
     assert [other.pipeline(text, 2) for text in texts] == found
     assert used == ({"compiling"} if threads > 1 else {"MainThread"})
-    broken = [(texts[0], 2), ("// broken\nfn main( {", 2), (with_words(f"{threads} at a time, last"), 2)]
-    with pytest.raises(DeviceError, match="could not compile kernel broken"), other.pipelines(broken) as pipelines:
-        list(pipelines)
+    with pytest.raises(DeviceError, match="could not compile kernel broken"):
+        _made(other, texts[0], "// broken\nfn main( {", with_words(f"{threads} at a time, last"))
     assert other.pipeline(texts[0], 2) is found[0]
 
 
@@ -237,8 +243,7 @@ def test_a_session_runs_while_another_one_compiles(count: int, vulkan: Device, m
         return Pipeline(None, None)
 
     def opened() -> int:
-        with other.pipelines([(with_words(f"meanwhile {i}"), 2) for i in range(count)]) as pipelines:
-            return len(list(pipelines))
+        return len(_made(other, *(with_words(f"meanwhile {i}") for i in range(count))))
 
     other = Device(vulkan.wgpu)
     other.lock = vulkan.lock

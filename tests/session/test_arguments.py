@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "export for text": (lambda: q8.export_web(MODEL, "x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]
     "model of nothing": (lambda: q8.Model(None, None), "a Graph and a Structure.*found NoneType and NoneType"),  # type: ignore[arg-type]
     "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
-    "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True, False or None, found 'no'"),  # type: ignore[arg-type]
+    "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True or False, found 'no'"),  # type: ignore[arg-type]
     "qat of 16 bits": (lambda: q8.Quantizer(qat=True, precision="int16"), "16 bits are not trained.*qat=False"),
     "calibration None": (lambda: quantized(calibration=None), "must be an iterable of inputs, found NoneType"),
     "calibration text": (lambda: quantized(calibration="x"), "must be an iterable of inputs, found str"),

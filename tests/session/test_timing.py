@@ -14,7 +14,7 @@ from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime import rates
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.memory import Memory
-from q8ta_wgpu.session.opened import Opening
+from q8ta_wgpu.session.runner import Opening
 from q8ta_wgpu.session.timing import Timing
 from testbed import harness
 from testbed.small import small_input, small_model

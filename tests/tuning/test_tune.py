@@ -20,8 +20,6 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import speeds
-from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.options import clone_call
 from q8ta_wgpu.runtime import findings
@@ -30,7 +28,6 @@ from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
 from q8ta_wgpu.tuning.timer import Timer
 from testbed import harness
-from testbed.graphs import conv
 from testbed.layout_graphs import random_graph, random_inputs
 from testbed.small import same_bytes, small_input, small_model
 from tests.clock import INFO, Clock, Price, by_estimate, drawn, tuned
@@ -99,31 +96,13 @@ def test_the_reference_cannot_be_tuned() -> None:
         Session(MODEL, "reference", tune=True)
 
 
-def test_the_first_session_on_an_unknown_adapter_measures(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heaviest calls within the budget, in their layouts, kept in the cache; not where told not to, where nothing
-    can be timed, or where the rules were measured."""
-    model = Model(conv((1, 16, 32, 32), 32, 3), Structure(0))
-    x = np.random.default_rng(0).integers(-128, 128, (1, 16, 32, 32)).astype(np.int8)
-    assert Session(model, vulkan).tuning is None, "software is known"
+def test_a_session_measures_only_when_it_is_told_to(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on an adapter that the rules do not know: measuring took 1 to 9 seconds there, and gained nothing."""
     monkeypatch.setattr(speeds, "known", lambda target: False)
-    assert Session(model, vulkan, tune=False).tuning is None
-    monkeypatch.setattr(tune, "BUDGET", 0.0)
-    late = Session(model, vulkan).tuning
-    assert late is not None and not late.microseconds, "no time was left for any call"
-    monkeypatch.setattr(tune, "BUDGET", 60.0)
-    clock = Clock(drawn(1))
-    monkeypatch.setattr(tune, "Timer", clock)
-    with Session(model, vulkan) as session:
-        found = session.tuning
-        assert found is not None and found.changes and "in the heavy calls that 60 s" in str(found)
-        planned = {step.call: step.variant for step in found.rules.steps}
-        assert all((v.reads, v.out) == (planned[c].reads, planned[c].out) for c, v in clock.asked if c in planned)
-        np.testing.assert_array_equal(session(x), Session(model, "reference")(x))
-    clock.asked.clear()
-    assert Session(model, vulkan).tuning is not None and clock.asked == [], "all is in the cache"
-    assert Session(MODEL, vulkan).tuning is not None and clock.asked == [], "nothing is heavy"
-    monkeypatch.setattr(vulkan, "timestamps", False)
-    assert Session(model, vulkan).tuning is None
+    monkeypatch.setattr(tune, "Timer", None)
+    assert Session(MODEL, vulkan).tuning is None
+    with pytest.raises(InputError, match="tune must be True or False, found None"):
+        Session(MODEL, vulkan, tune=None)  # type: ignore[arg-type]
 
 
 # --- plans ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import DTYPES, Array, Call, Node, QParams
+from q8ta_wgpu.ir.graph import DTYPES, Array, Node, QParams
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
@@ -24,11 +23,10 @@ from q8ta_wgpu.program.wgsl_definitions import definitions
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import timer as tune_timer
 from q8ta_wgpu.tuning import tuner as tune
-from q8ta_wgpu.tuning.cache import Cache
 from q8ta_wgpu.tuning.timer import Timed, Timer
 from testbed import op_graphs
 from testbed.small import small_model
-from tests.clock import INFO, Clock, by_estimate, tuned
+from tests.clock import by_estimate, tuned
 
 MODEL = small_model()
 pytestmark = pytest.mark.usefixtures("caches")
@@ -53,7 +51,7 @@ class Times:
         monkeypatch.setattr(tune_timer, "Executor", lambda program, device: self)
         monkeypatch.setattr(tune_timer, "Stopwatch", lambda executor: self)
 
-    def spin_up(self, words: object, seconds: float, most: float, only: int) -> None:
+    def load(self, words: object, seconds: float, only: int) -> None:
         """Nothing: this clock does not rise."""
 
     def time_runs(self, words: object, repeats: int, runs: int = 1, only: int = 0) -> Array:
@@ -76,44 +74,6 @@ def test_slow_candidates_are_stopped(vulkan: Device, monkeypatch: pytest.MonkeyP
     assert executor.closed
     executor = Times(monkeypatch, 50.0)
     assert Timer(vulkan).times(step.call, arrays, ways[:1], {ways[1]: 10.0}) == [Timed(50.0, "stopped")]
-
-
-def test_a_budget_ends_within_a_call(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first candidate is run, so that later sessions know it; no other one is begun without time to sample it."""
-    step = convolutions()[0]
-    arrays = constants_of(step)
-    ways = tune.candidates(step.call, vulkan.target, [L4C])[:3]
-    executor, timer = Times(monkeypatch, 50.0, 10.0, 20.0), Timer(vulkan)
-    assert timer.times(step.call, arrays, ways, {}, time.perf_counter()) == [Timed(50.0, "stopped")]
-    assert executor.runs == [2, 0, 0]
-    monkeypatch.setattr(tune_timer, "Executor", None)
-    assert timer.times(step.call, arrays, ways[1:], {ways[0]: 50.0}, time.perf_counter()) == []
-    executor = Times(monkeypatch, 5e6, 1e6, 1e6)
-    found = timer.times(step.call, arrays, ways, {}, time.perf_counter() + 80)
-    assert len(found) == 2, "3 + 2 * 5 runs of 5 s fit, 3 + 3 * 5 do not"
-    assert executor.runs[2] == 0
-
-
-def test_a_call_without_time_for_its_planned_kernel_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others of which the cache has times do not take its place."""
-    first, _ = tuned(MODEL.graph, monkeypatch, by_estimate)
-    planned = {(step.call, step.variant) for step in first.rules.steps}
-
-    class Late(Clock):
-        def times(self, call: Call, constants: Any, ways: Any, known: Any, until: float = 0.0) -> list[Timed]:
-            return []
-
-    times = Cache.of(INFO).times
-    for call, variants in first.microseconds.items():
-        for way in variants:
-            if (call, way) in planned:
-                del times[tune.dispatch_key(way, call, BASELINE)]
-    monkeypatch.setattr(tune, "HEAVY", 0)
-    monkeypatch.setattr(Cache, "of", lambda info: SimpleNamespace(times=times, path=None, note=""))
-    monkeypatch.setattr(tune, "Timer", Late(by_estimate))
-    device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=BASELINE, info=INFO)
-    found = tune.tune(MODEL.graph, device, budget=60.0)
-    assert not found.microseconds and not found.changes
 
 
 def test_a_run_that_would_take_too_long_is_not_made(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
