@@ -15,7 +15,7 @@ export XDG_RUNTIME_DIR ?= /tmp
 # As many processes as cores. A process of the tests takes up to 3 GiB.
 PYTEST := $(RUN) -m pytest -n auto --maxprocesses 8
 
-.PHONY: demo web quick test test-all check unit bench docs clean
+.PHONY: demo web quick test test-all check lint unit bench docs clean
 
 demo: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan
@@ -26,30 +26,31 @@ web: $(VENV)/ready
 	$(RUN) -m demo.web
 
 # What needs no device, and ten operators on one: in two minutes
-quick: $(VENV)/ready
+quick: lint
 	@.ci/adapter $(RUN) vulkan
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy & types=$$!; Q8TA_TEST_QUICK=1 $(PYTEST) --dist worksteal; tests=$$?; wait $$types && exit $$tests
 
-test: check unit
+test: lint unit
 
 # Every kernel on every backend in all layouts, every pair of kernel and epilogue that a turn leaves out: two hours
 test-all: export Q8TA_TEST_EVERYTHING = 1
-test-all: check unit
+test-all: lint unit
 
-check: $(VENV)/ready
+check: lint
+	$(VENV)/bin/mypy
+
+lint: $(VENV)/ready
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
 
 # Kernels in processes of their own: lavapipe keeps 1 to 3 MB of each pipeline until its process ends. Each of them
 # takes a part in order (backends one after another), so that few pipelines are compiled twice. Other tests of a file
-# share what they make, so they stay in one process.
+# share what they make, so they stay in one process. mypy has one process, so it runs beside the kernels.
 unit: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan opengl swiftshader
 	@.ci/browser $(RUN) || [ -z "$$CI" ]
-	$(PYTEST) --durations 30 --dist worksteal tests/kernels/test_kernels.py
+	@$(VENV)/bin/mypy & types=$$!; \
+	  $(PYTEST) --durations 30 --dist worksteal tests/kernels/test_kernels.py; kernels=$$?; wait $$types && exit $$kernels
 	$(PYTEST) --durations 30 --dist loadfile --ignore tests/kernels/test_kernels.py
 
 bench: $(VENV)/ready

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.model.model import Model
@@ -37,7 +38,7 @@ def imported(function: Function, *inputs: Tensor) -> Model:
 
 def flat(outputs: Any) -> list[np.ndarray[Any, Any]]:
     """The arrays of a module's outputs."""
-    found: Sequence[Any] = torch.utils._pytree.tree_flatten(outputs)[0]
+    found: Sequence[Any] = pytree.tree_flatten(outputs)[0]
     return [np.asarray(v.detach() if isinstance(v, Tensor) else v) for v in found]
 
 

@@ -29,7 +29,7 @@ _LEAST = 512
 _CALLS = 4
 """Calls whose samples suffice."""
 
-_DAMPING = 0.01
+DAMPING = 0.01
 """Of the mean variance, added to every input's: what calibration met is not all there is."""
 
 _LOST = 1e-9
@@ -208,6 +208,6 @@ def _shares(covariance: Array, cholesky: Callable[[Array], Array]) -> Array:
     the covariance with the inputs in reverse order, in the order that they have."""
     size = covariance.shape[-1]
     variance = np.maximum(covariance.diagonal(axis1=1, axis2=2).mean(1), 1e-12)
-    damped = covariance + _DAMPING * variance[:, None, None] * np.eye(size)
+    damped = covariance + DAMPING * variance[:, None, None] * np.eye(size)
     factor = cholesky(damped[:, ::-1, ::-1].copy())[:, ::-1, ::-1].swapaxes(1, 2)
     return np.ascontiguousarray(factor / factor.diagonal(axis1=1, axis2=2)[:, :, None])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_LEAST = 1 << 20
+LEAST = 1 << 20
 """Least bytes of an array whose memory `Reused` keeps. C libraries keep that of smaller ones themselves."""
 
 _KEPT = 256 << 20
@@ -32,7 +32,7 @@ class Reused:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array with arbitrary contents, as `np.empty`. Large ones do not own their memory."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        if size < _LEAST:
+        if size < LEAST:
             return np.empty(shape, dtype)
         free = self._free.setdefault(size, deque(maxlen=max(2, min(16, _KEPT // size))))
         if self._closed:  # perhaps since a moment ago, in another thread

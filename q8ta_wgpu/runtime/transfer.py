@@ -24,7 +24,7 @@ def processors() -> int:
 
 
 _THREADS = min(8, processors())
-_PIECE = 1 << 20
+PIECE = 1 << 20
 """Least bytes for a thread, since handing a piece over takes some 50 us."""
 
 
@@ -97,7 +97,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], operation: Operation = np.c
 
     All threads have ended when it returns or raises, so that the caller may free the memory.
     """
-    pieces = min(_THREADS, source.nbytes // _PIECE)
+    pieces = min(_THREADS, source.nbytes // PIECE)
     axis = next((axis for axis, size in enumerate(source.shape) if size >= pieces), None)
     if pieces < 2 or axis is None:
         operation(target, source)

@@ -16,6 +16,7 @@ from q8ta_wgpu.frontend.export.folding import fold_batches
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import by_shape
 from q8ta_wgpu.session.by_shape import ByShape
+from testbed import insides
 from tests.quantizing import INT8, Plain, conv, data
 
 
@@ -36,7 +37,7 @@ def test_any_batch(model: q8.Model, vulkan: Device, tmp_path: Path) -> None:
     with q8.Session(loaded, vulkan) as session:
         batches = [data(size, 3, 6, 7, seed=size).numpy() for size in (1, 3, 2, 3)]
         found = [*map(session, batches[:2]), *session.run_many(batches[2:])]
-        assert [shapes[0][0] for shapes in session._others.shapes] == [1, 3]
+        assert [shapes[0][0] for shapes in insides.other_sizes(session).shapes] == [1, 3]
     for x, y in zip(batches, found, strict=True):
         assert int((y != reference(x)).sum()) == 0
         np.testing.assert_array_equal(y, np.concatenate([reference(image[None]) for image in x]))
@@ -46,7 +47,7 @@ def test_the_batch_that_arrives_is_timed(model: q8.Model, vulkan: Device) -> Non
     """A call and its timing take the same inputs."""
     with q8.Session(model, vulkan) as session:
         timing = session.time(data(3, 3, 6, 7), repeats=1, warmup=0)
-        assert [shapes[0][0] for shapes in session._others.shapes] == [3]
+        assert [shapes[0][0] for shapes in insides.other_sizes(session).shapes] == [3]
         assert timing.program.outputs[0].shape == (3, 5)
 
 
@@ -60,8 +61,8 @@ def test_threads_with_batches_of_many_sizes(model: q8.Model, vulkan: Device, mon
         turns = [sizes[(i * i) % 4 if i < 30 else i % 4] for i in range(36)]
         for size, found in zip(turns, pool.map(lambda size: session(inputs[size]), turns), strict=True):
             np.testing.assert_array_equal(found, expected[size])
-        assert len(session._others.shapes) == 2
-    assert session._others.shapes == []
+        assert len(insides.other_sizes(session).shapes) == 2
+    assert insides.other_sizes(session).shapes == []
 
 
 class Slow:

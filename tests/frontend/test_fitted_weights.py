@@ -34,7 +34,7 @@ def test_errors_are_taken_over_by_the_inputs_behind(groups: int, outputs: int, s
     weight = rng.normal(size=(groups * outputs, size))
     step = np.abs(weight).max(1, keepdims=True) / (ENDS[1] + 3)
     found = weight_rounding.rounded(weight, step, ENDS, covariance)
-    damping = weight_rounding._DAMPING * covariance.diagonal(axis1=1, axis2=2).mean(1)
+    damping = weight_rounding.DAMPING * covariance.diagonal(axis1=1, axis2=2).mean(1)
     parts = zip(np.split(weight, groups), np.split(step, groups), covariance, damping, strict=True)
     wanted = np.concatenate([_spread(w, s, c + d * np.eye(size)) for w, s, c, d in parts])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)

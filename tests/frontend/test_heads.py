@@ -73,9 +73,9 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
     for module in (need, simulated_noise):
         monkeypatch.setattr(module, "shares_in_steps", shares)
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
-    for cached in (heads._CACHED, rows * TOKENS):
+    for cached in (heads.CACHED, rows * TOKENS):
         monkeypatch.setattr(heads, "_MANY", cached)
-        monkeypatch.setattr(heads, "_CACHED", cached)
+        monkeypatch.setattr(heads, "CACHED", cached)
         sizes.clear()
         q8.quantize(_network(attend), (batches[0],), batches, progress=False)
     assert sizes == {rows * TOKENS}
@@ -107,9 +107,9 @@ def test_shares_that_fit_are_computed_once(held: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Precisions, "choose", choose)
     monkeypatch.setattr(need, "shares_in_steps", shares)
     whole, item = BATCH * HEADS * TOKENS * TOKENS, data(BATCH, TOKENS, HEADS * WIDE)
-    for cached in (heads._CACHED, 5 * TOKENS):
+    for cached in (heads.CACHED, 5 * TOKENS):
         monkeypatch.setattr(heads, "_MANY", cached)
-        monkeypatch.setattr(heads, "_CACHED", cached)
+        monkeypatch.setattr(heads, "CACHED", cached)
         monkeypatch.setattr(heads, "_HELD", 4 * held * whole)
         q8.quantize(_two_attentions(_with_a_bias), (item,), [item] * 4, progress=False)
     assert sum(computed) / whole == 2 * (held + (2 - held) * (1 + need.SIGNS))  # of two items
@@ -128,9 +128,9 @@ def test_calibration_meets_some_rows_of_scores_at_a_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(heads.InParts, "finished", noted)
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
     programs = []
-    for cached in (heads._CACHED, 5 * TOKENS):
+    for cached in (heads.CACHED, 5 * TOKENS):
         monkeypatch.setattr(heads, "_MANY", cached)
-        monkeypatch.setattr(heads, "_CACHED", cached)
+        monkeypatch.setattr(heads, "CACHED", cached)
         quantizer = q8.Quantizer(precision="int8")
         programs.append(q8.quantize(_network(_with_a_bias), (batches[0],), batches, quantizer, progress=False))
     assert set(sizes) == {5 * TOKENS}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch import _dynamo as dynamo
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
@@ -169,7 +170,7 @@ def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgr
     ((name, place),) = config["project"]["entry-points"]["torch_dynamo_backends"].items()
     backend = importlib.metadata.EntryPoint(name, place, "torch_dynamo_backends").load()
     assert name == "q8ta_wgpu"
-    torch._dynamo.reset()
+    dynamo.reset()
     compiled = torch.compile(program.module(), backend=backend, options={"device": "reference"})
     made = q8.compile(program, unsupported="torch", device="reference")
     for batch in (2, 3, 4):
@@ -179,7 +180,7 @@ def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgr
         (Words().eval(), words(2), "module is not quantized"),
         (Rounded(), data(2, 3).requires_grad_(), "no gradients"),
     ):
-        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message) as raised:
+        with pytest.raises(dynamo.exc.BackendCompilerFailed, match=message) as raised:
             torch.compile(module, backend=backend)(x)
         assert isinstance(raised.value.inner_exception, q8.UnsupportedError)
 
@@ -188,7 +189,7 @@ def test_quantize_lets_torch_find_the_backend_by_its_name() -> None:
     """In a checkout no entry point says it."""
     x = data(2, 3, 4)
     program = q8.quantize(nn.Linear(4, 4).eval(), (x,), calibration=[x], progress=False)
-    torch._dynamo.reset()
+    dynamo.reset()
     compiled = torch.compile(program.module(), backend="q8ta_wgpu", options={"device": "reference"})
     assert torch.equal(compiled(x), torch.from_numpy(q8.Session(q8.compile(program), "reference")(x)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ class Mixed(nn.Module):
 
 def callers() -> Iterator[str]:
     """The files of the functions that are being called."""
-    frame: FrameType | None = sys._getframe()
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         yield frame.f_code.co_filename
         frame = frame.f_back

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
@@ -80,7 +81,7 @@ def compare(program: torch.export.ExportedProgram, inputs: Sequence[Tensor], dev
 
 
 def flat_tensors(outputs: Any) -> list[np.ndarray]:
-    return [t.numpy() for t in torch.utils._pytree.tree_flatten(outputs)[0]]
+    return [t.numpy() for t in pytree.tree_flatten(outputs)[0]]
 
 
 def test_xnnpack_residual_block(vulkan: Device) -> None:

@@ -106,19 +106,19 @@ def test_the_users_forward_meets_the_users_own_weights_while_the_module_is_trace
 
 def test_hooks_of_registrations_are_called_meanwhile_and_stay_removed() -> None:
     """A module that changes its buffers was traced without the hooks of all threads, which came back afterwards."""
-    called, registered = list[str](), list[bool]()
+    called, registered, hooks = list[str](), list[bool](), torch_modules._global_buffer_registration_hooks
     handle = torch_modules.register_module_buffer_registration_hook(lambda _, name, __: called.append(name))
 
     def register() -> None:
         in_another_thread(lambda: nn.Module().register_buffer("mine", torch.zeros(1)))
-        registered.append(handle.id in torch_modules._global_buffer_registration_hooks)
+        registered.append(handle.id in hooks)
 
     quantized(Watched(register, Counting()).eval())
     assert called.count("mine") == len(registered) > 2
     assert all(registered)
 
     quantized(Watched(handle.remove, Counting()).eval())
-    assert handle.id not in torch_modules._global_buffer_registration_hooks
+    assert handle.id not in hooks
 
 
 def test_the_random_generator_stays_where_it_is() -> None:

@@ -152,7 +152,7 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device) -> None:
     """What follows a weighted sum in its dispatch: 0 mismatches.
 
     A kernel is linked from a body and an epilogue that know nothing of each other, so that of a case's kernels each
-    epilogue meets one in twelve, in turn.
+    epilogue meets one in sixteen, in turn.
     """
     for setting in op_graphs.settings_for(op, index):
         if setting.mode == "overflow" and "curve" in epilogue:
@@ -163,7 +163,7 @@ def test_epilogues(op: Op, index: int, epilogue: str, device: Device) -> None:
         assert (node.op, harness.stages_of(node)) == (f"q8ta_{op.name}", expected_stages), graph.notes
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         for name, plan in harness.plans(graph, index):
-            if not harness.taken(plan.steps[0], index + epilogue_graphs.EPILOGUES.index(epilogue), 12):
+            if not harness.taken(plan.steps[0], index + epilogue_graphs.EPILOGUES.index(epilogue), 16):
                 continue
             (found,) = harness.run_poisoned(graph, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {setting}")
@@ -179,7 +179,7 @@ def test_emulated_dot_product(op: Op, index: int, device: Device) -> None:
     )
     for name, plan in harness.plans(graph, index):
         step = plan.steps[0]
-        if "dot" not in step.variant.kernel.linked(step.call)[0] or not harness.taken(step, index, 8):
+        if "dot" not in step.variant.kernel.linked(step.call)[0] or not harness.taken(step, index, 16):
             continue
         assert "dot4I8Packed" not in build(graph, target, plan).shaders[0]
         (found,) = harness.run_poisoned(graph, inputs, plan, device, target)

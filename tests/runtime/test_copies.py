@@ -17,7 +17,7 @@ import pytest
 from q8ta_wgpu.runtime import transfer
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, transfer._PIECE, 5 * transfer._PIECE + 3])
+@pytest.mark.parametrize("size", [0, 1, 7, transfer.PIECE, 5 * transfer.PIECE + 3])
 def test_copies_are_equal(size: int) -> None:
     source = np.random.default_rng(size).integers(0, 255, size, dtype=np.uint8)
     np.testing.assert_array_equal(transfer.copied(source), source)
@@ -38,9 +38,10 @@ def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.Monke
 def test_a_forked_child_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has none of its parent's."""
     monkeypatch.setattr(transfer, "_THREADS", 4)
-    transfer._pool.cache_clear()
-    source = np.zeros(4 * transfer._PIECE, np.uint8)
-    list(transfer._pool().map(time.sleep, [0.05] * 8))  # all its threads have begun
+    shared = transfer._pool
+    shared.cache_clear()
+    source = np.zeros(4 * transfer.PIECE, np.uint8)
+    list(shared().map(time.sleep, [0.05] * 8))  # all its threads have begun
     child = multiprocessing.get_context("fork").Process(target=transfer.copied, args=(source,))
     child.start()
     child.join(20)
@@ -48,7 +49,7 @@ def test_a_forked_child_copies_with_threads_of_its_own(monkeypatch: pytest.Monke
         assert child.exitcode == 0
     finally:
         child.kill()
-        transfer._pool.cache_clear()
+        shared.cache_clear()
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -69,7 +70,7 @@ def test_who_is_interrupted_may_free_the_memory(times: int, monkeypatch: pytest.
         time.sleep(0.1)
         ended.append(True)
 
-    source = np.zeros(2 * transfer._PIECE, np.uint8)
+    source = np.zeros(2 * transfer.PIECE, np.uint8)
     source[0] = 1
     monkeypatch.setattr(transfer, "_THREADS", 2)
     with pytest.raises(KeyboardInterrupt):
@@ -80,9 +81,10 @@ def test_who_is_interrupted_may_free_the_memory(times: int, monkeypatch: pytest.
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_as_work_ends_does_not_stop_other_threads() -> None:
     work, is_held = transfer._Work(np.copyto), threading.Event()
+    changed = work._changed
 
     def hold() -> None:
-        with work._changed:
+        with changed:
             is_held.set()
             time.sleep(0.1)  # the main thread waits for the lock now
             _thread.interrupt_main()  # which it notices in Python's own code, and not while it waits
@@ -93,7 +95,7 @@ def test_an_interrupt_as_work_ends_does_not_stop_other_threads() -> None:
         with pytest.raises(KeyboardInterrupt):
             work.end()
         holding.result(60)
-        free = pool.submit(work._changed.acquire, timeout=5)
+        free = pool.submit(changed.acquire, timeout=5)
         assert free.result(60)
 
 
@@ -119,7 +121,7 @@ def test_pieces_that_no_future_stands_for_are_not_written_later(handed: int, mon
         time.sleep(0.05)
         late.append(freed.is_set())
 
-    source = np.zeros(3 * transfer._PIECE, np.uint8)
+    source = np.zeros(3 * transfer.PIECE, np.uint8)
     with ThreadPoolExecutor(1) as pool:
         if not handed:
             pool.submit(freed.wait, 5)  # the piece waits in the queue
@@ -134,7 +136,7 @@ def test_pieces_that_no_future_stands_for_are_not_written_later(handed: int, mon
 
 def test_without_another_thread_copies_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a thread that goes on when the main one has ended."""
-    source = np.random.default_rng(0).integers(0, 255, 5 * transfer._PIECE, dtype=np.uint8)
+    source = np.random.default_rng(0).integers(0, 255, 5 * transfer.PIECE, dtype=np.uint8)
     with ThreadPoolExecutor(1) as pool:
         faulty = _Faulty(pool, 1, RuntimeError("cannot schedule new futures after interpreter shutdown"))
         monkeypatch.setattr(transfer, "_THREADS", 4)

@@ -34,6 +34,7 @@ from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.runner import _has_matrix_work
+from testbed import insides
 from testbed.graphs import between_integers
 from testbed.harness import flat
 from testbed.small import small_input, small_model
@@ -188,8 +189,7 @@ def test_times_on_dawn(swiftshader: Device) -> None:
 
 def test_dawn_waits_blocking_and_spinning(swiftshader: Device) -> None:
     with Session(MODEL, swiftshader) as session:
-        assert session._runner.executor is not None
-        recorder = session._runner.executor._recorder
+        recorder = insides.recorder(insides.executor(session))
         assert isinstance(recorder, DawnRecorder)
         for spins in (True, False):
             recorder.spins = spins

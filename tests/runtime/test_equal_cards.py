@@ -19,6 +19,7 @@ from q8ta_wgpu.runtime import adapters, engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn
 from q8ta_wgpu.runtime.device import Device
+from testbed import insides
 from testbed.devices import SWIFTSHADER
 from testbed.small import small_model
 
@@ -38,7 +39,7 @@ def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, m
     other = _WithUnits()
     own = engines.dawn()
     assert own is not None
-    other._listed.extend(own.adapters())
+    insides.listed(other).extend(own.adapters())
     monkeypatch.setattr(engines, "dawn", lambda: other)
     monkeypatch.setattr(adapters, "_open", {})
     native = open_device("wgpu-native:vulkan")
@@ -65,7 +66,7 @@ def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device, monk
     native, other = engines.native(), _WithUnits()
     cards = [_Card(swiftshader.wgpu.adapter) for _ in range(2 + listed)]
     monkeypatch.setattr(native, "_listed", cards[:2])
-    other._listed.extend(cards[2:])
+    insides.listed(other).extend(cards[2:])
     monkeypatch.setattr(engines, "dawn", lambda: other)
     asked = []
 
@@ -147,7 +148,7 @@ def test_dawn_makes_a_device_of_the_card_asked_for(swiftshader: Device, monkeypa
     monkeypatch.setattr(other, "package", SimpleNamespace(gpu=gpu))
     monkeypatch.setattr(other, "_extras", extras)
     listed = [_Card(swiftshader.wgpu.adapter) for _ in range(2)]
-    other._listed.extend(listed)
+    insides.listed(other).extend(listed)
     for _ in range(2):
         other._request(listed[1], [], {})
     assert made == [fresh[0][1], fresh[1][1]]

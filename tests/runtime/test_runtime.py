@@ -24,7 +24,7 @@ from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import timestamps
-from testbed import harness
+from testbed import harness, insides
 from testbed.small import small_input, small_model
 
 MODEL = small_model()
@@ -183,8 +183,7 @@ def test_times_follow_the_clock_of_the_timestamps(vulkan: Device, monkeypatch: p
 
 def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(MODEL, vulkan) as opened:
-        assert opened._runner.executor is not None
-        recorder = opened._runner.executor._recorder
+        recorder = insides.recorder(insides.executor(opened))
         assert isinstance(recorder, handles.HandleRecorder)
         before = dict(handles.mapping)
 
@@ -266,19 +265,19 @@ def test_pipelines_are_kept_by_who_uses_them(vulkan: Device, monkeypatch: pytest
     monkeypatch.setattr("q8ta_wgpu.runtime.pipelines.RECENT_PIPELINES", 3)
     other = Device(vulkan.wgpu)
     executor = Executor(harness.program_of(MODEL.graph, other.target), other)
-    own = set(other._held)
+    own = set(insides.pipelines(other)[0])
     assert len(own) == len(executor.program.shaders) > 3
     first = other.pipeline(with_words("0"), 2)
     for i in range(1, 6):
         other.pipeline(with_words(str(i)), 2)
-    assert len(other._recent) == 3
-    assert set(other._held) == own | {with_words(str(i)) for i in (0, 3, 4, 5)}
+    assert len(insides.pipelines(other)[1]) == 3
+    assert set(insides.pipelines(other)[0]) == own | {with_words(str(i)) for i in (0, 3, 4, 5)}
     assert other.pipeline(with_words("0"), 2) is first
-    assert all(other.pipeline(text, 2) is other._held[text] for text in own)
+    assert all(other.pipeline(text, 2) is insides.pipelines(other)[0][text] for text in own)
     executor.close()
     del executor
     gc.collect()
-    assert len(other._held) == 3 + len({with_words("0")} - set(other._recent))
+    assert len(insides.pipelines(other)[0]) == 3 + len({with_words("0")} - set(insides.pipelines(other)[1]))
 
 
 def test_types_are_read_alone(vulkan: Device) -> None:
@@ -286,7 +285,8 @@ def test_types_are_read_alone(vulkan: Device) -> None:
     from wgpu.backends.wgpu_native._ffi import ffi
 
     parser, seconds = ffi._parser, {True: 0.0, False: 0.0}
-    declared = dict(parser._declarations)
+    declarations = parser._declarations
+    declared = dict(declarations)
     for text in (
         "WGPUBufferDescriptor *",
         "WGPULimits",
@@ -302,6 +302,6 @@ def test_types_are_read_alone(vulkan: Device) -> None:
             seconds[alone] += time.process_time() - started
         assert found[True] == found[False], text
     assert 5 * seconds[True] < seconds[False]
-    assert parser._declarations == declared
+    assert declarations == declared
     with pytest.raises(Exception, match="WGPUNothing"):
         parser.parse_type("WGPUNothing *")

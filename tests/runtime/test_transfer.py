@@ -22,6 +22,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
 from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session import inputs
+from testbed import insides
 
 SHAPE = (1, 3, 640, 641)
 
@@ -55,8 +56,8 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     assert sum(x.nbytes for x in items[0]) >= handles.LARGE
     with q8.Session(session.model, "reference") as reference:
         expected = [reference(*item) for item in items]
-    executor = session._runner.executor
-    assert executor is not None and isinstance(executor._recorder, HandleRecorder)
+    executor = insides.executor(session)
+    assert isinstance(insides.recorder(executor), HandleRecorder)
     for found, wanted in zip(session.run_many(items * 2), expected * 2, strict=True):
         np.testing.assert_array_equal(found, wanted)
     stream = cast("Generator[object]", session.run_many(items))
@@ -64,7 +65,7 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     stream.close()
     for item, wanted in zip(items, expected, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
-    used = executor._runs.idle
+    used = insides.runs(executor).idle
     assert used and all(isinstance(staging, HandleStaging) and staging.upload for staging in used)
 
 
@@ -72,19 +73,19 @@ def test_memory_of_results_is_freed_with_their_session(session: q8.Session, monk
     monkeypatch.setattr(transfer, "_THREADS", 1)  # a thread that copied lets go of its array a little later
     item = _items(1)[0]
     kept = session(*item)[0]
-    assert kept.nbytes >= reused._LEAST
+    assert kept.nbytes >= reused.LEAST
     expected = kept.copy()
     places = {y.ctypes.data for y in session(*item)}
     for _ in range(3):
         assert places == {y.ctypes.data for y in session(*item)}, "the memory of the last results"
     np.testing.assert_array_equal(kept, expected)
-    results = session._runner._results
-    assert [len(free) for free in results._free.values()] == [2]
+    results = insides.results(session)
+    assert [len(free) for free in insides.free(results).values()] == [2]
     session.close()
-    assert not results._free
+    assert not insides.free(results)
     np.testing.assert_array_equal(kept, expected)
     del kept
-    assert not results._free, "what ends later is freed, too"
+    assert not insides.free(results), "what ends later is freed, too"
 
 
 @pytest.mark.parametrize("fault", ["raises", "writes nothing"])
@@ -113,17 +114,18 @@ def test_an_interrupt_while_inputs_are_written(
         expected = [reference(*item) for item in items]
     for _ in range(2):  # from the second one, the next run is recorded ahead
         np.testing.assert_array_equal(session(*items[0]), expected[0])
-    executor = session._runner.executor
-    assert executor is not None and isinstance(executor._recorder, HandleRecorder)
-    before = executor._runs.most
+    executor = insides.executor(session)
+    recorder = insides.recorder(executor)
+    assert isinstance(recorder, HandleRecorder)
+    before = insides.runs(executor).most
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     if where == "before mapping":
-        monkeypatch.setattr(executor._recorder, "_wait", interrupted)
+        monkeypatch.setattr(recorder, "_wait", interrupted)
     elif where == "in the callback":
-        monkeypatch.setattr(executor._recorder.api, "from_c_string_view", interrupted)
+        monkeypatch.setattr(recorder.api, "from_c_string_view", interrupted)
     else:
         monkeypatch.setattr(transfer, "copy", interrupted)
     given = [x.copy() for x in items[1]]
@@ -136,7 +138,7 @@ def test_an_interrupt_while_inputs_are_written(
     assert [ref() for ref in kept] == [None, None]
     for item, wanted in zip(items * 2, expected * 2, strict=True):
         np.testing.assert_array_equal(session(*item), wanted)
-    assert executor._runs.most == before
+    assert insides.runs(executor).most == before
     session.close()
 
 
@@ -149,15 +151,14 @@ def test_inputs_of_odd_sizes_share_an_upload(shapes: tuple[tuple[int, ...], tupl
         for found, item in zip(session.run_many(items), items, strict=True):
             for y, wanted in zip(found, reference(*item), strict=True):
                 np.testing.assert_array_equal(y, wanted)
-        assert session._runner.executor is not None
-        staging = session._runner.executor._runs.idle[0]
+        staging = insides.runs(insides.executor(session)).idle[0]
         assert isinstance(staging, HandleStaging) and staging.upload
 
 
 def test_inputs_beyond_the_limit_of_a_buffer_are_written_to_the_queue(session: q8.Session) -> None:
     (item,) = _items(1)
-    executor = session._runner.executor
-    assert executor is not None and executor._runs.idle
+    executor = insides.executor(session)
+    assert insides.runs(executor).idle
     wgpu_device, size = executor.device.wgpu, sum(x.nbytes for x in item)
 
     class Limited:
@@ -167,22 +168,21 @@ def test_inputs_beyond_the_limit_of_a_buffer_are_written_to_the_queue(session: q
         def __getattr__(self, name: str) -> Any:
             return getattr(wgpu_device, name)
 
-    recorder = executor._recorder
+    recorder = insides.recorder(executor)
     assert isinstance(recorder, HandleRecorder)
     for limit, is_mapped in ((size, True), (size - 1, False)):
         recorder.device = Limited(limit)
         with executor.device.lock:
-            executor._runs.drop(executor._runs.idle.pop())
+            insides.runs(executor).drop(insides.runs(executor).idle.pop())
         found = session(*item)
         with q8.Session(session.model, "reference") as reference:
             np.testing.assert_array_equal(found, reference(*item))
-        (used,) = executor._runs.idle
+        (used,) = insides.runs(executor).idle
         assert isinstance(used, HandleStaging) and (used.upload is not None) == is_mapped
 
 
 def test_a_session_that_only_binds_has_no_upload(session: q8.Session) -> None:
-    executor = session._runner.executor
-    assert executor is not None
+    executor = insides.executor(session)
     outputs = sum(port.size for port in executor.program.outputs)
     assert executor.memory.staging == outputs
     session(*_items(1)[0])
@@ -192,10 +192,11 @@ def test_a_session_that_only_binds_has_no_upload(session: q8.Session) -> None:
 def test_closing_frees_the_uploads(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         session(*_items(1)[0])
-    executor = session._runner.executor
-    assert executor is not None
-    assert executor.memory.staging == executor._runs.most * sum(4 * x.size for x in (*_items(1)[0], *_items(1)[0]))
-    held = [*executor._runs.idle, *(staging for staging, _ in executor._runs.ahead)]
+    executor = insides.executor(session)
+    assert executor.memory.staging == insides.runs(executor).most * sum(
+        4 * x.size for x in (*_items(1)[0], *_items(1)[0])
+    )
+    held = [*insides.runs(executor).idle, *(staging for staging, _ in insides.runs(executor).ahead)]
     uploads = [staging.upload.buffer for staging in held if isinstance(staging, HandleStaging) and staging.upload]
     destroyed: list[object] = []
     kind = type(uploads[0])
@@ -207,8 +208,8 @@ def test_closing_frees_the_uploads(session: q8.Session, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(kind, "destroy", noted)
     session.close()
-    assert len(uploads) == len(held) == executor._runs.most and set(map(id, uploads)) <= set(map(id, destroyed))
-    assert not executor._runs.idle and not executor._runs.ahead
+    assert len(uploads) == len(held) == insides.runs(executor).most and set(map(id, uploads)) <= set(map(id, destroyed))
+    assert not insides.runs(executor).idle and not insides.runs(executor).ahead
     with pytest.raises(q8.InputError, match="closed"):
         session(*_items(1)[0])
 

@@ -10,6 +10,7 @@ import pytest
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import InputError
+from testbed import insides
 from testbed.small import same_bytes
 from tests.session.streams import EXPECTED, INPUTS
 
@@ -37,14 +38,14 @@ def test_the_event_loop_goes_on(session: Session, monkeypatch: pytest.MonkeyPatc
         return await call
 
     waiting = threading.Event()
-    original = session._runner.begin
+    original = insides.runner(session).begin
 
     def begin(*arguments: Any) -> Any:
         waiting.set()
         with turn:
             return original(*arguments)
 
-    monkeypatch.setattr(session._runner, "begin", begin)
+    monkeypatch.setattr(insides.runner(session), "begin", begin)
     turn.acquire()
     same_bytes(asyncio.run(main()), EXPECTED[0])
 

@@ -18,6 +18,7 @@ from q8ta_wgpu.runtime.native import NativeRecorder
 from q8ta_wgpu.runtime.recording import Recorder, Staging
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import IN_FLIGHT
+from testbed import insides
 from testbed.small import same_bytes
 from tests.session.streams import EXPECTED, INPUTS, MODEL
 
@@ -25,14 +26,13 @@ from tests.session.streams import EXPECTED, INPUTS, MODEL
 def test_closing_while_runs_are_in_flight(vulkan: Device) -> None:
     """The results still come, and the staging buffers go with them."""
     with Session(MODEL, vulkan) as opened:
-        executor = opened._runner.executor
-        assert executor is not None
+        executor = insides.executor(opened)
         fills = inputs.fills(opened.program.inputs, {"x": INPUTS[0]})
         runs = [executor.submit(fills) for _ in range(6)]
     for run in runs[:-1]:
         assert len(run.result()) == 2
     runs[-1].discard()
-    assert executor._runs.idle == []
+    assert insides.runs(executor).idle == []
     with pytest.raises(DeviceError, match="this program was closed"):
         executor.submit(fills)
 
@@ -41,9 +41,8 @@ def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> N
     """By counting references: a recorded command buffer holds every buffer of the program."""
     opened = Session(MODEL, vulkan)
     list(opened.run_many(INPUTS))
-    assert opened._runner.executor is not None
-    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in opened._runner.executor._runs.idle]
-    held.append(weakref.ref(opened._runner.executor))
+    held: list[weakref.ref[Any]] = [weakref.ref(s) for s in insides.runs(insides.executor(opened)).idle]
+    held.append(weakref.ref(insides.executor(opened)))
     gc.disable()
     try:
         del opened
@@ -55,8 +54,7 @@ def test_a_session_that_is_dropped_frees_its_memory_at_once(vulkan: Device) -> N
 def test_two_streams_at_a_time_make_their_buffers_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where both begin and end again and again: new buffers take longer than a run."""
     with Session(MODEL, vulkan) as opened:
-        assert opened._runner.executor is not None
-        runs = opened._runner.executor._runs
+        runs = insides.runs(insides.executor(opened))
         made = 0
 
         def counted(new: Callable[[], Staging] = runs._new) -> Staging:
@@ -78,8 +76,7 @@ def test_what_an_interrupt_loses_is_not_counted(vulkan: Device) -> None:
     """Between the lines that take a staging buffer and that give it back."""
     with Session(MODEL, vulkan) as opened:
         list(opened.run_many(INPUTS))
-        assert opened._runner.executor is not None
-        runs = opened._runner.executor._runs
+        runs = insides.runs(insides.executor(opened))
         before = runs.bytes
         for _ in range(3 * IN_FLIGHT):
             with vulkan.lock:
@@ -96,9 +93,8 @@ def test_the_next_run_is_recorded_while_the_device_works(
 ) -> None:
     monkeypatch.setitem(vulkan._measured, "recorder", form is NativeRecorder)
     with Session(MODEL, vulkan) as opened:
-        executor = opened._runner.executor
-        assert executor is not None
-        recorder = executor._recorder
+        executor = insides.executor(opened)
+        recorder = insides.recorder(executor)
         events: list[str] = []
 
         def logged(name: str) -> Callable[..., Any]:
@@ -124,9 +120,8 @@ def test_the_next_run_is_recorded_while_the_device_works(
 def test_errors_while_recording_are_raised(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Native functions report errors to a handler: what it is told while recording must not only be logged."""
     with Session(MODEL, vulkan) as opened:
-        executor = opened._runner.executor
-        assert executor is not None
-        recorder = executor._recorder
+        executor = insides.executor(opened)
+        recorder = insides.recorder(executor)
         assert isinstance(recorder, NativeRecorder)
         set_pipeline, *others = recorder._calls
 
@@ -172,7 +167,7 @@ def test_the_public_form(device: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_spinning_and_blocking_waits(vulkan: Device) -> None:
     """Software adapters never spin; here both ways of waiting are taken, by two threads at a time."""
     with Session(MODEL, vulkan) as opened, ThreadPoolExecutor(2) as pool:
-        executor = opened._runner.executor
+        executor = insides.executor(opened)
         assert isinstance(executor, Executor)
 
         def work(turn: int) -> None:
@@ -180,5 +175,5 @@ def test_spinning_and_blocking_waits(vulkan: Device) -> None:
                 same_bytes(outputs, expected)
 
         for spins in (False, True):
-            executor._recorder.spins = spins
+            insides.recorder(executor).spins = spins
             list(pool.map(work, range(4)))

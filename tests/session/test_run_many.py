@@ -20,6 +20,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.streaming import IN_FLIGHT
+from testbed import insides
 from testbed.small import SHAPE, same_bytes
 from tests.session.streams import EXPECTED, INPUTS, MODEL
 
@@ -49,8 +50,7 @@ class Counted:
 
 def staging(opened: Session) -> int:
     """Idle staging buffers."""
-    assert opened._runner.executor is not None
-    return len(opened._runner.executor._runs.idle)
+    return len(insides.runs(insides.executor(opened)).idle)
 
 
 def test_the_same_as_calls_in_order(session: Session) -> None:
@@ -108,8 +108,7 @@ def test_results_of_several_sessions_are_read_by_threads_of_theirs(
     readers = set()
     with Session(MODEL, vulkan) as one, Session(MODEL, "wgpu-native:opengl") as other:
         for opened in (one, other):
-            executor = opened._runner.executor
-            assert executor is not None
+            executor = insides.executor(opened)
 
             def noted(*given: Any, name: str = opened.name, read: Any = executor._read) -> Any:
                 readers.add((name, threading.current_thread().name.rpartition("_")[0]))
@@ -126,10 +125,9 @@ def test_whoever_leaves_several_sessions_early_gives_back_what_was_held(vulkan: 
         same_bytes(next(results), EXPECTED[0])
         results.close()
         for opened in (one, other):
-            executor = opened._runner.executor
-            assert executor is not None
+            runs = insides.runs(insides.executor(opened))
             limit = time.monotonic() + 10
-            while len(executor._runs.idle) + len(executor._runs.ahead) < len(executor._runs._all):
+            while len(runs.idle) + len(runs.ahead) < len(runs._all):
                 assert time.monotonic() < limit, "a run in flight was not given back"
             same_bytes(opened(INPUTS[1]), EXPECTED[1])
 

@@ -23,7 +23,7 @@ from q8ta_wgpu.runtime import constants
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.session import inputs
-from testbed import harness
+from testbed import harness, insides
 from testbed.small import SHAPE, one_node, same_bytes, small_input, small_model
 
 MODEL = small_model()
@@ -202,16 +202,16 @@ def test_sessions_of_one_model_share_its_weights(vulkan: Device, monkeypatch: py
     monkeypatch.setattr(vulkan, "constants", shared := constants.Constants())
     model, wider = MODEL, MODEL.reshape((4, *SHAPE[1:]))
     first = Session(model, vulkan)
-    known = set(shared._known)
+    known = set(insides.known(shared))
     others = Session(model, vulkan), Session(wider, vulkan)
-    assert set(shared._known) == known
+    assert set(insides.known(shared)) == known
     first.close()
     x = np.concatenate([small_input(), small_input(1)])
     same_bytes(others[0](small_input()), Session(model, "reference")(small_input()))
     same_bytes(others[1](x), Session(wider, "reference")(x))
     for other in others:
         other.close()
-    assert known and not shared._known
+    assert known and not insides.known(shared)
 
 
 def test_no_model() -> None:

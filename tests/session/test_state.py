@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import Session
@@ -46,7 +47,7 @@ def test_many_calls_are_the_same_bytes_and_near_torch(name: str, device: Device)
     with torch.no_grad():
         for y, x in zip(found, calls(name, 0, 16), strict=True):
             same(y, exact(*x))
-            for f, wanted in zip(flat(y), torch.utils._pytree.tree_leaves(stateful(*x)), strict=True):
+            for f, wanted in zip(flat(y), pytree.tree_leaves(stateful(*x)), strict=True):
                 error += float(((torch.from_numpy(f) - wanted) ** 2).sum())
                 signal += float((wanted**2).sum())
     for buffer, value in zip(stateful.buffers(), before, strict=True):

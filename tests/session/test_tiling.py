@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.runtime.device import Device
@@ -73,7 +74,7 @@ def test_outputs_are_what_a_session_gives(structure: Any, vulkan: Device) -> Non
     with q8.TiledSession(model, x.shape, vulkan, max_bytes=8000) as tiled:
         assert tiled.windows > 1
         found = tiled(x)
-    ((a, spec), (b, expected)) = (torch.utils._pytree.tree_flatten(outputs) for outputs in (found, whole))
+    ((a, spec), (b, expected)) = (pytree.tree_flatten(outputs) for outputs in (found, whole))
     assert spec == expected
     a, b = (next(leaf for leaf in leaves if leaf is not None) for leaves in (a, b))
     assert a.dtype == b.dtype == np.int8

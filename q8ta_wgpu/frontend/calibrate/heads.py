@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import is_attention, is_in_attention
 
-_MANY, _CACHED = 2**21, 2**18
+_MANY, CACHED = 2**21, 2**18
 """The number of scores from which on they are computed in slices, and the size of a slice: 1 MiB, which fits a core's
 own cache."""
 
@@ -132,12 +132,12 @@ class _Later:
         """The whole tensor, computed in slices if it has many scores. `holds` says whether shares are held for the
         backward pass."""
         axis = next((i for i, size in enumerate(self.shape[:-1]) if size > 1), None)
-        if axis is None or math.prod(self.shape) <= _CACHED:
+        if axis is None or math.prod(self.shape) <= CACHED:
             if torch.is_grad_enabled() and not holds:
                 found: Tensor = checkpoint(self._found, use_reentrant=False, preserve_rng_state=False)
                 return found
             return self._found()
-        each = max(1, _CACHED // math.prod(self.shape[axis + 1 :]))
+        each = max(1, CACHED // math.prod(self.shape[axis + 1 :]))
         axis -= len(self.shape)
         return torch.cat([part.whole(holds) for part in self._split(axis, each)], axis)
 
