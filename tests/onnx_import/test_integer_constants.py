@@ -12,7 +12,7 @@ from testbed.onnx.networks import Net, by_onnx_runtime
 def test_token_numbers_are_compared_with_constants() -> None:
     """The constant was quantized, which ended in an error of our own."""
     rng = np.random.default_rng(0)
-    arrays = {"rows": np.arange(16)[None], "w": rng.standard_normal((16, 4)).astype(np.float32)}
+    arrays: dict[str, np.ndarray] = {"rows": np.arange(16)[None], "w": rng.standard_normal((16, 4)).astype(np.float32)}
     nodes = [
         helper.make_node("Equal", ["x", "rows"], ["same"]),
         helper.make_node("Cast", ["same"], ["number"], to=TensorProto.FLOAT),
