@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, overload
 
 import torch
@@ -224,6 +224,8 @@ def _quantized(
             raise InputError(states.lost)
         update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")
         int8, lost, found = quantized(model, program, asked.own, back, states)
+        if not isinstance(asked.quantizer, Quantizer):  # nothing of it was decided here
+            found = replace(found, decisions=())
     notes = {
         ASKED: isinstance(asked.quantizer, Quantizer) and asked.own.precision,
         FIXED: fixed,

@@ -21,7 +21,6 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.ranges import FEW
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, moved_from, reads_int16
 from q8ta_wgpu.quantization.stored import (
-    RESULT,
     WIDTHS,
     Reading,
     Role,
@@ -79,7 +78,7 @@ class Rule:
         match: finds the readings of a network that need the width.
         width: of these readings.
         reason: of the report, as the end of "... is stored in int16".
-        guard: the network of the tests that gets worse without the rule.
+        guard: the network of tests/frontend/test_rules.py that loses without the rule.
     """
 
     name: str
@@ -174,14 +173,6 @@ def _scores(network: Network) -> Iterator[Reading]:
             yield stored, "others"
 
 
-def _few_results(network: Network) -> Iterator[Reading]:
-    """Results of which calibration met few values, such as one number for each input."""
-    for stored in _in_8_bits(network):
-        ends = any(call == RESULT for call, _ in stored.edges("others"))
-        if ends and 0 < _met(stored) < FEW:
-            yield stored, "others"
-
-
 def _exponents(network: Network) -> Iterator[Reading]:
     """What an exponential above 1 reads whose result others than layers read, with all slices beside it. An argument
     that is larger than all of the calibration would be clipped, and the result too small by a factor."""
@@ -253,20 +244,33 @@ def _few_values(network: Network) -> Iterator[Reading]:
             yield reading
 
 
+_GROWS = "since an exponential makes larger what calibration did not reach"
+_FAR_LARGER = "since few exponentials are far larger than the others"
 _FEW_MET = "since other inputs reach further than the few values that calibration met"
 
 ASKED, FEW_VALUES = "asked", "few values"
 """The names of a rule that holds for any precision, and of one whose values may be left in float32 instead."""
 
 RULES: tuple[Rule, ...] = (
-    Rule(ASKED, _asked, "float32", "since the module asks where it is infinite or NaN", "infinite_inputs"),
-    Rule("choices", _choices, "float32", "since whole numbers follow from it", "masked_argmax"),
-    Rule("scores", _scores, "int16", "since a softmax tells the largest apart", "soft_argmax"),
-    Rule("few results", _few_results, "int16", _FEW_MET, "voice"),
-    Rule("exponents", _exponents, "int16", "since an exponential makes larger what calibration did not reach", "flow"),
-    Rule("exponentials", _exponentials, "int16", "since few exponentials are far larger than the others", "flow"),
-    Rule("divisors", _divisors, "float32", "since what is divided by comes near zero", "mean_square"),
-    Rule(FEW_VALUES, _few_values, "int16", _FEW_MET, "warp"),
+    Rule(ASKED, _asked, "float32", "since the module asks where it is infinite or NaN", "infinities that are replaced"),
+    Rule("choices", _choices, "float32", "since whole numbers follow from it", "an order of scores"),
+    Rule("scores", _scores, "int16", "since a softmax tells the largest apart", "a soft argmax"),
+    Rule(
+        "exponents",
+        _exponents,
+        "int16",
+        "since an exponential makes larger what calibration did not reach",
+        "sizes of boxes",
+    ),
+    Rule(
+        "exponentials",
+        _exponentials,
+        "int16",
+        "since few exponentials are far larger than the others",
+        "sizes of boxes",
+    ),
+    Rule("divisors", _divisors, "float32", "since what is divided by comes near zero", "shares of next to nothing"),
+    Rule(FEW_VALUES, _few_values, "int16", _FEW_MET, "a matrix that turns points"),
 )
 """All rules."""
 

@@ -20,7 +20,7 @@ from tests.quantizing import Plain, data
 WHY = "since whole numbers follow from it"
 
 
-def _perceptron(*sizes: int) -> nn.Sequential:
+def perceptron(*sizes: int) -> nn.Sequential:
     first, middle, last = sizes
     return nn.Sequential(nn.Linear(first, middle), nn.ReLU(), nn.Linear(middle, last))
 
@@ -36,7 +36,7 @@ def _experts(m: Any, x: Tensor) -> Tensor:
 def test_experts_change_no_more_often_than_by_the_yardstick() -> None:
     """One choice in seventy changed, and none of those that were simulated: 2 dB were lost."""
     torch.manual_seed(2)
-    router, experts = nn.Linear(24, 4), nn.ModuleList(_perceptron(24, 32, 24) for _ in range(4))
+    router, experts = nn.Linear(24, 4), nn.ModuleList(perceptron(24, 32, 24) for _ in range(4))
     module = Plain(_experts, router=router, experts=experts, head=nn.Linear(24, 6)).eval()
     every = [data(8, 24, seed=2000 + s) for s in range(532)]
     simulated, model = yardstick(module, every[:32]), q8.compile(quantized(module, every[:32]))
@@ -60,7 +60,7 @@ FINITE: dict[str, Callable[[Tensor], Tensor]] = {
 def test_whether_a_number_is_finite_does_not_follow_from_its_rounding(name: str) -> None:
     """So what is asked is rounded, and nothing is computed in float32."""
     torch.manual_seed(0)
-    module = Plain(lambda m, x: FINITE[name](m.layers(x) ** 2), layers=_perceptron(12, 16, 8)).eval()
+    module = Plain(lambda m, x: FINITE[name](m.layers(x) ** 2), layers=perceptron(12, 16, 8)).eval()
     report = q8.compile(quantized(module, [data(16, 12, seed=s) for s in range(9)])).report()
     assert not report.float32
     assert not any(WHY in note for note in report.notes)
@@ -74,7 +74,7 @@ def test_an_order_that_is_an_output_follows_from_unrounded_scores() -> None:
         return scores, scores.argsort(-1, descending=True)[:, :3]
 
     torch.manual_seed(0)
-    module = Plain(ranked, one=_perceptron(24, 64, 32), many=_perceptron(16, 64, 32)).eval()
+    module = Plain(ranked, one=perceptron(24, 64, 32), many=perceptron(16, 64, 32)).eval()
     items = [(data(1, 24, seed=s), data(20, 16, seed=1000 + s)) for s in range(32)]
     program = q8.quantize(module, items[0], calibration=items, progress=False)
     assert any(WHY in note for note in q8.compile(program).report().notes)
@@ -89,7 +89,7 @@ def test_values_that_are_unrounded_for_choices_have_the_order_of_the_graph() -> 
 
     torch.manual_seed(0)
     items = [tuple(data(8, 6, seed=10 * s + i) for i in range(6)) for s in range(8)]
-    module = Plain(forward, head=_perceptron(36, 32, 4)).eval()
+    module = Plain(forward, head=perceptron(36, 32, 4)).eval()
     report = q8.compile(q8.quantize(module, items[0], calibration=items, progress=False)).report()
     assert [note.split(":")[0] for note in report.notes if WHY in note] == [f"inputs_{i}" for i in range(6)]
 
@@ -107,7 +107,7 @@ _BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
 def test_an_activation_by_hand_has_a_kink_and_no_choice_that_flips(name: str, width: int) -> None:
     """It was left unrounded, since the noise of a kink counted as that of flips."""
     torch.manual_seed(0)
-    layers = {"first": _perceptron(16, width, width), "head": nn.Linear(width, 6)}
+    layers = {"first": perceptron(16, width, width), "head": nn.Linear(width, 6)}
     module = Plain(lambda m, x: m.head(_BY_HAND[name](m.first(x))), **layers).eval()
     report = q8.compile(quantized(module, [data(8, 16, seed=s) for s in range(32)])).report()
     assert not report.float32
@@ -163,7 +163,7 @@ def test_an_index_that_rounding_moves_out_of_range_is_clamped() -> None:
         return found
 
     torch.manual_seed(0)
-    score = _perceptron(8, 32, 1)
+    score = perceptron(8, 32, 1)
     module = Plain(sparsemax, score=score, head=nn.Linear(8, 3)).eval()
     every = [16 * data(8, 16, 8, seed=s) for s in range(16)]
     model = q8.compile(quantized(module, every[:8]))

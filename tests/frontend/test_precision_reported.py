@@ -16,6 +16,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.notes import PRECISION
 from testbed.noise import decibels
+from tests.frontend.test_quantizers import xnnpack_quantizer
 from tests.precision_networks import NETWORKS, quantized
 from tests.quantizing import Plain, conv, data
 
@@ -104,3 +105,28 @@ def test_amounts_in_whole_numbers_are_as_far_off_as_predicted() -> None:
         share = -10 * math.log10(max(np.mean(wanted != found), 1e-12))
         measured = (decibels(wanted, found) or 120.0) if module is amounts else min(share, 120.0)
         assert predicted == pytest.approx(measured, abs=1.5), module
+
+
+@pytest.mark.parametrize("precision", ["auto", "int8"])
+def test_a_module_is_explained_value_by_value(tmp_path: Path, precision: str) -> None:
+    build, given = NETWORKS["shares of next to nothing"]
+    torch.manual_seed(0)
+    module, batches = build().eval(), [given(s) for s in range(8)]
+    q8.compile(quantized(module, batches, precision)).save(tmp_path / "net.q8ta")
+    model = q8.load(tmp_path / "net.q8ta")
+    said = model.explain("add")
+    if precision == "int8":
+        assert said.startswith("add is stored in int8 for others\n  decided by the operators around it\n")
+        return
+    assert said.splitlines()[:3] == [
+        "add is not rounded for others",
+        "  decided by the rule 'divisors', since what is divided by comes near zero",
+        "  rules that matched: exponentials, divisors",
+    ]
+
+
+def test_what_another_quantizer_chose_has_no_record() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), data(2, 8)
+    model = q8.compile(q8.quantize(module, (x,), [x], xnnpack_quantizer(), progress=False))
+    with pytest.raises(InputError, match=r"no record of what was decided: q8ta_wgpu\.quantize writes one"):
+        model.explain()

@@ -20,7 +20,7 @@ from tests.quantizing import Plain, data
 Item = tuple[Tensor, ...]
 
 
-def _below(module: nn.Module, calibration: Sequence[Item], judged: Sequence[Item]) -> float:
+def below(module: nn.Module, calibration: Sequence[Item], judged: Sequence[Item]) -> float:
     """By how many dB the int8 module's output that is farthest below the yardstick's is below it."""
     program = q8.quantize(module, calibration[0], calibration=calibration, progress=False)
     session, simulated = q8.Session(q8.compile(program), "reference"), yardstick(module, calibration)
@@ -41,10 +41,8 @@ def _cloud(seed: int) -> Item:
     return (data(1, 256, 3, seed=seed),)
 
 
-@pytest.mark.parametrize("seed", [4, 6])
-def test_few_values_have_room_for_other_inputs(seed: int) -> None:
-    """A matrix of nine numbers turns all points. Eight clouds tell little of its range: other clouds had 2 dB and 7 dB
-    less than the yardstick."""
+def turned(seed: int) -> tuple[nn.Module, list[Item], list[Item]]:
+    """A network in which a matrix of nine numbers turns all points; eight clouds to calibrate with, and others."""
 
     def forward(m: Plain, x: Tensor) -> Tensor:
         turn = m.get_submodule("turn")(m.get_submodule("points")(x).relu().amax(1))
@@ -57,7 +55,13 @@ def test_few_values_have_room_for_other_inputs(seed: int) -> None:
     torch.manual_seed(seed)
     layers = {"points": nn.Linear(3, 64), "turn": nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 9))}
     module = Plain(forward, **layers).eval().requires_grad_(False)
-    assert _below(module, list(map(cloud, range(8))), list(map(cloud, range(500, 548)))) < 1
+    return module, list(map(cloud, range(8))), list(map(cloud, range(500, 548)))
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_few_values_have_room_for_other_inputs(seed: int) -> None:
+    """Eight clouds tell little of a matrix's range: other clouds had 2 dB and 7 dB less than the yardstick."""
+    assert below(*turned(seed)) < 1
 
 
 class Boxes(nn.Module):
@@ -87,13 +91,17 @@ def _image(seed: int) -> Item:
     return (nn.functional.interpolate(data(1, 3, 8, 8, seed=seed), scale_factor=4.0, mode="bilinear"),)
 
 
+def boxes(seed: int, count: int) -> tuple[nn.Module, list[Item], list[Item]]:
+    """A detector, images to calibrate with, and others."""
+    torch.manual_seed(seed)
+    images = [_image(1000 * seed + 10 * i) for i in range(count)]
+    return Boxes().eval().requires_grad_(False), images, [_image(1000 * seed + 7000 + 10 * i) for i in range(24)]
+
+
 @pytest.mark.parametrize(("seed", "count"), [(0, 9), (5, 8)])
 def test_sizes_that_are_exponentials_have_room_for_other_inputs(seed: int, count: int) -> None:
     """Few boxes are far larger than the others. They were clipped: 4 dB less than the yardstick had."""
-    torch.manual_seed(seed)
-    images = [_image(1000 * seed + 10 * i) for i in range(count)]
-    others = [_image(1000 * seed + 7000 + 10 * i) for i in range(24)]
-    assert _below(Boxes().eval().requires_grad_(False), images, others) < 1
+    assert below(*boxes(seed, count)) < 1
 
 
 @pytest.mark.parametrize("seed", [1, 4])
@@ -101,7 +109,7 @@ def test_an_exponential_reads_finely_what_shares_a_scale_with_its_result(seed: i
     """A cat has one scale: steps that are fine enough for sizes of boxes were far too coarse for their logarithms."""
     torch.manual_seed(seed)
     images = [_image(1000 * seed + 10 * i) for i in range(12)]
-    assert _below(Boxes(joined=True).eval().requires_grad_(False), images, images) < 1
+    assert below(Boxes(joined=True).eval().requires_grad_(False), images, images) < 1
 
 
 EXPONENTIALS: dict[str, Callable[[Any, Tensor], Tensor]] = {

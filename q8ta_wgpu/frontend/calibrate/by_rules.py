@@ -4,7 +4,7 @@ and those beside states and before linears whose rows have scales of their own."
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
@@ -14,11 +14,12 @@ from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.preparing import Unrun
 from q8ta_wgpu.frontend.calibrate.row_scales import operands
 from q8ta_wgpu.frontend.calibrate.steps import Step, at_once, is_recurrent, reads_int16, sliced
-from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
+from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored
 from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.importer.importer import Imported, import_float
 from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import is_transform
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams
 from q8ta_wgpu.passes.plan.storage import INT8, INT16
 from q8ta_wgpu.passes.plan.storage import Storage as Kind
@@ -27,16 +28,50 @@ from q8ta_wgpu.quantization.steps import Costs
 from q8ta_wgpu.quantization.stored import RESULT, StoredValues
 
 
-def by_rules(storage: Storage, *only: str) -> tuple[list[Step], list[Step]]:
-    """The steps that the rules ask for, or some of them by name, and the steps that may go on to float32."""
-    found = {id(each): each for each in storage.stored}
-    values, first, least = _values(storage), list[Step](), list[Step]()
-    for step in rules.deciding(rules.matched(values, Costs(values), only)):
-        place, role = step.reading[0].place[1], step.reading[1]
-        if found[int(place)].readers(role):
-            made = at_once((found[int(place)], role), step.width, step.reason)
-            (least if step.rule == rules.FEW_VALUES else first).append(made)
-    return first, least
+class ByRules:
+    """The steps that the rules ask for, or some of them by name.
+
+    Attributes:
+        first: the steps that are taken.
+        least: the steps that may go on to float32.
+        matched: the names of all rules that matched, by reading.
+    """
+
+    def __init__(self, storage: Storage, *only: str) -> None:
+        found = {str(id(each)): each for each in storage.stored}
+        values = _values(storage)
+        matched = rules.matched(values, Costs(values), only)
+        self.first, self.least = list[Step](), list[Step]()
+        self.matched: dict[Reading, list[str]] = {
+            (found[given.place[1]], role): [step.rule for step in steps] for (given, role), steps in matched.items()
+        }
+        for step in rules.deciding(matched):
+            given, role = found[step.reading[0].place[1]], step.reading[1]
+            if given.readers(role):
+                made = at_once((given, role), step.width, step.reason, step.rule)
+                (self.least if step.rule == rules.FEW_VALUES else self.first).append(made)
+
+
+def decisions(
+    storage: Storage, taken: Iterable[Step], matched: Mapping[Reading, Sequence[str]], noise: Mapping[Reading, float]
+) -> tuple[Decision, ...]:
+    """Why each value is stored as it is for those who read it in a role.
+
+    Args:
+        storage: of a calibrated module.
+        taken: the steps to more bits.
+        matched: the names of the rules that matched.
+        noise: what was predicted of 8 bits, relative to what outputs should have at most.
+    """
+    steps = {step.reading: step for step in taken}
+    found = []
+    for reading in ((each, role) for each in storage.stored for role in ROLES if each.readers(role)):
+        names = tuple(reading[0].value(node).name for node in reading[0].nodes)
+        of_rules, step = tuple(matched.get(reading, ())), steps.get(reading)
+        how = ("plan", "", 0.0) if step is None else (step.rule or "noise", step.reason, step.cost)
+        width = reading[0].width if step is None else step.width
+        found.append(Decision(names, reading[1], width, *how[:2], of_rules, noise.get(reading), how[2]))
+    return tuple(found)
 
 
 def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
@@ -46,10 +81,10 @@ def beside_states(storage: Storage, nodes: Iterable[Node]) -> list[Step]:
     Such errors add up. Besides, such a state changes slowly, so calibration meets few different values of it, and it
     reaches further in use."""
     read = (storage.values[node] for node in nodes if node in storage.values)
-    return _with_slices(storage, read, "since errors of a state add up from call to call")
+    return _with_slices(storage, read, "since errors of a state add up from call to call", "states")
 
 
-def _with_slices(storage: Storage, read: Iterable[Stored], why: str) -> list[Step]:
+def _with_slices(storage: Storage, read: Iterable[Stored], why: str, rule: str) -> list[Step]:
     """Stores values in int16 for all readers but layers. Of slices of a weighted sum all are stored so, or none: if one
     is wider than the others, the sum is computed in float32. What recurrent layers give stays as it is."""
     values = dict.fromkeys(stored for stored in read if not is_recurrent(stored))
@@ -63,7 +98,7 @@ def _with_slices(storage: Storage, read: Iterable[Stored], why: str) -> list[Ste
         if stored.width == "int8" and (readers := stored.readers(role))
         if role == "others" or all(map(reads_int16, readers))
     ]
-    return [at_once(reading, "int16", why) for reading in readings]
+    return [at_once(reading, "int16", why, rule) for reading in readings]
 
 
 def by_rows(storage: Storage) -> list[Step]:
@@ -71,7 +106,7 @@ def by_rows(storage: Storage) -> list[Step]:
     int8 by a scale of its own."""
     why = "since the device chooses a scale for each of its rows"
     return [
-        Step((stored, "sums"), "int16", 0.0, math.inf, size_of(stored.nodes[0]), why)
+        Step((stored, "sums"), "int16", 0.0, math.inf, size_of(stored.nodes[0]), why, "scales of rows")
         for stored in storage.stored
         if (readers := stored.readers("sums")) and all(_multiplies_rows(storage, user) for user in readers)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.calibrate import faults
-from q8ta_wgpu.frontend.calibrate.by_rules import by_rows, by_rules
+from q8ta_wgpu.frontend.calibrate.by_rules import ByRules, by_rows, decisions
 from q8ta_wgpu.frontend.calibrate.fit_weights import round_weights, watch_inputs
 from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
@@ -129,8 +130,9 @@ def quantized(
 def _least(model: GraphModule, dynamic: bool) -> Precision:
     """Widens what is widened whatever noise it makes."""
     storage = Storage(model)
-    steps = [*by_rules(storage, ASKED)[0], *(by_rows(storage) if dynamic else [])]
-    found = Precision.of(steps)
+    of_rules = ByRules(storage, ASKED)
+    steps = [*of_rules.first, *(by_rows(storage) if dynamic else [])]
+    found = replace(Precision.of(steps), decisions=decisions(storage, steps, of_rules.matched, {}))
     widen(model, storage, widths(steps))
     return found
 

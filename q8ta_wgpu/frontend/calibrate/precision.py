@@ -12,12 +12,12 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.calibrate.by_rules import beside_states, by_rows, by_rules
+from q8ta_wgpu.frontend.calibrate.by_rules import ByRules, beside_states, by_rows, decisions
 from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.search import Search
@@ -27,6 +27,7 @@ from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, wid
 from q8ta_wgpu.frontend.calibrate.stored import Storage, Width
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import source_of
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, allowed, wanted, worst
 from q8ta_wgpu.quantization.parts import Part, decibels
 
@@ -43,6 +44,7 @@ class Precision:
     Attributes:
         notes: a sentence for each value that is widened.
         unrounded: the names of values that are not rounded, and why.
+        decisions: why each value is stored as it is.
         output: which output that is; empty if there is only one.
         yardstick: signal to noise of the yardstick.
         int8: signal to noise of int8 everywhere.
@@ -51,6 +53,7 @@ class Precision:
 
     notes: tuple[str, ...] = ()
     unrounded: tuple[tuple[str, str], ...] = ()
+    decisions: tuple[Decision, ...] = ()
     output: str = ""
     yardstick: float | None = None
     int8: float | None = None
@@ -102,13 +105,14 @@ class Precisions:
         most = map(allowed, self.simulated.yardstick, itertools.cycle(self._parts))
         self._allowed = [limit if self._counts(i) else math.inf for i, limit in enumerate(most)]
         lasting = itertools.compress(states_of(observed), self.simulated.calls.lasting)
-        of_rules, few = by_rules(self.storage)
-        first = [*of_rules, *rows]
+        of_rules = ByRules(self.storage)
+        self._matched, self._predicted = of_rules.matched, dict[Reading, float]()
+        first = [*of_rules.first, *rows]
         known = widths(first)
         beside = beside_states(self.storage, itertools.chain(*itertools.starmap(near_state, lasting)))
         self._least = [step for step in beside if step.reading not in known]  # these may be left in float32
         known = {**known, **widths(self._least)}
-        self._least += [step for step in few if step.reading not in known]
+        self._least += [step for step in of_rules.least if step.reading not in known]
         self._always = [*first, *self._least]
 
     def is_worse(self) -> bool:
@@ -133,14 +137,18 @@ class Precisions:
         found = Precision.of(kept, math.inf if at is None else limits[first + at])
         if at is not None:
             ratios = (decibels(noise[first + at]) for noise in (self.simulated.yardstick, plain, predicted))
-            found = Precision(found.notes, found.unrounded, self._said(self._parts[at]), *ratios)
+            found = Precision(found.notes, found.unrounded, (), self._said(self._parts[at]), *ratios)
+        most = 1.0 if at is None else limits[first + at]
+        noise = {reading: min(ratio / most, 1e30) for reading, ratio in self._predicted.items()}
+        record = decisions(self.storage, kept, self._matched, noise)
         widen(self.module, self.storage, widths(steps))
-        return found
+        return replace(found, decisions=record)
 
     def _beyond_always(self, parts: Sequence[int], wanted: Sequence[float]) -> list[Step]:
         """The steps beyond those that are always taken: as few as bring the noise of these parts to what is wanted,
         or all steps to 16 bits if that was asked for."""
         needed, known = self.simulated.needs(parts), widths(self._always)
+        self._predicted = dict(needed)
         for reading in known.keys() - widths(self._least).keys():
             needed.pop(reading, None)
         every = ranked(self.storage, self.simulated.rounder, needed)

@@ -44,6 +44,7 @@ class Step:
         gain: by how much the step lowers that noise.
         cost: the cost, in bytes moved.
         why: the reason, if it is not the noise.
+        rule: what decided: the name of a rule, or "cheap"; empty for the noise.
     """
 
     reading: Reading
@@ -52,6 +53,7 @@ class Step:
     gain: float
     cost: float
     why: str = ""
+    rule: str = ""
 
     @property
     def drifts(self) -> bool:
@@ -111,9 +113,9 @@ def ranked(storage: Storage, rounder: Rounder, need: Mapping[Reading, float]) ->
     return sorted(found, key=lambda step: -step.gain / step.cost)
 
 
-def at_once(reading: Reading, width: Width, why: str) -> Step:
-    """A step that is taken whatever noise was measured."""
-    return Step(reading, width, 0.0, math.inf, cost_of(reading, width), why)
+def at_once(reading: Reading, width: Width, why: str, rule: str) -> Step:
+    """A step that is taken whatever noise was measured, since a rule says so."""
+    return Step(reading, width, 0.0, math.inf, cost_of(reading, width), why, rule)
 
 
 def unrounded(stored: Stored, why: str = "since whole numbers follow from it") -> Step:
@@ -143,7 +145,7 @@ def cheap(storage: Storage, steps: Sequence[Step], taken: Sequence[Step]) -> lis
         exact = isinstance(stored, Node) or stays_exact(stored, role)
         fits = step.width == "int16" and role == "others" and exact and not step.is_table
         if fits and step.reading not in done and step.cost <= left:
-            found.append(replace(step, why="since that costs next to nothing"))
+            found.append(replace(step, why="since that costs next to nothing", rule="cheap"))
             left -= step.cost
     return found
 

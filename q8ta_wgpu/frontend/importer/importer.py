@@ -23,6 +23,7 @@ from q8ta_wgpu.frontend.export.plain import plain
 from q8ta_wgpu.frontend.importer.walk import Walk
 from q8ta_wgpu.frontend.nodes import constant, named_arguments, source_of
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import DTYPES, UINT8, Graph
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Rowwise
 from q8ta_wgpu.ir.size import Dynamic, Point, Size, follows
@@ -80,9 +81,13 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
         _keep(walk, read, buffer, initial[read], value)
     for index, dim, step, why in noted(program.graph_module, FIXED, ()):
         walk.graph.fixed[walk.graph.inputs[index], dim] = (step, why)
-    notes, unrounded, *_ = noted(program.graph_module, PRECISION, ((), ()))
+    notes, unrounded, decisions, *_ = noted(program.graph_module, PRECISION, ((), (), ()))
     walk.graph.notes += notes
     walk.graph.unrounded |= dict(unrounded)
+    walk.graph.decisions = [
+        Decision(tuple(values), role, width, by, reason, tuple(matched), noise, cost)
+        for values, role, width, by, reason, matched, noise, cost in decisions
+    ]
     return walk.graph, structure
 
 
