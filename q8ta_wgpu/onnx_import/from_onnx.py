@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def from_onnx(
     Returns:
         A Model, as from `compile`. Several outputs are returned as a dict by their names.
 
+    Warns (UserWarning) of a file that stores its weights as integers and computes in float32.
+
     Raises:
         UnsupportedError: the package onnx is missing, `source` is no ONNX file, or contains nodes that cannot be
             imported (all are named), or that do not allow ranges of sizes.
@@ -63,7 +66,15 @@ def from_onnx(
         if not any(node.op in ("quantize", "dequantize") for node in program.graph.nodes):
             program.graph.notes.append("the file holds no quantized values: quantize it first")
     passes = OF_STATIC_FILES if found.is_static else PASSES
-    return found.joined([program.graph for program in found.programs], passes)
+    model = found.joined([program.graph for program in found.programs], passes)
+    if found.stores_integers:
+        int8, total = model.report().macs
+        warnings.warn(
+            f"{100 * int8 / max(total, 1):.0f} % of the multiply-adds run in int8: the file stores its weights as "
+            "integers, and computes in float32. q8.quantize(file, calibration=...) makes it int8",
+            stacklevel=2,
+        )
+    return model
 
 
 def local(source: File, revision: str | None = None) -> File:
@@ -95,6 +106,7 @@ class Sizes:
         ranges: the smallest and the largest of these values.
         constants: arrays in place of inputs.
         is_static: whether activations are quantized with scales that the file holds.
+        stores_integers: whether weights are integers that the file makes float before it computes with them.
     """
 
     def __init__(self, source: File, sizes: object, constants: object = None) -> None:
@@ -108,6 +120,10 @@ class Sizes:
         self.constants = _arrays(constants)
         operators = {node.op_type for node in data.graph.node}
         self.is_static = not operators.isdisjoint(_STATIC) and operators.isdisjoint(_DYNAMIC)
+        whole = {name for name, array in data.constants.items() if array.dtype.kind in "iu" and array.size >= _LARGE}
+        reads = (n for n in data.graph.node if n.op_type in ("Cast", "DequantizeLinear") and n.input)
+        computes = operators.isdisjoint((*_STATIC, *_DYNAMIC))
+        self.stores_integers = computes and any(node.input[0] in whole for node in reads)
         largest = {name: numbers[-1] for name, numbers in values.items()}
         first = import_program(data, largest, self.constants)
         named = set(first.open.values())
@@ -143,6 +159,9 @@ class Sizes:
                 f"the file does not follow the sizes that are ranges: {error}; give it sizes in steps, or numbers"
             ) from None
 
+
+_LARGE = 1024
+"""From how many elements on a constant of integers is taken for a weight, not for sizes or indices."""
 
 _STATIC = ("QuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm")
 _DYNAMIC = ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")

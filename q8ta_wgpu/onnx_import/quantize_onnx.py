@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import BOOL, Array
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
+from q8ta_wgpu.passes.fold_constants import fold_weights
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import ITEMS, how_many
@@ -120,9 +121,10 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     """The model, and a warning for the user; empty if there is none."""
     program = found.programs[0]
     graph = program.graph
-    if any(node.op == "dequantize_weight" or ((t := graph.types[node.output].q) and t != BOOL) for node in graph.nodes):
+    if any((t := graph.types[node.output].q) and t != BOOL for node in graph.nodes):
         raise UnsupportedError("the file is quantized already, at least in part: read it by q8.from_onnx")
     for each in found.programs:
+        fold_weights(each.graph)  # weights alone may be stored as integers
         each.leave_in_float(asked.skip, _SKIPPED)
         prepare(each)
     calibrated = Calibration(program, asked.residual == "int16", asked.fit_weights)
