@@ -104,11 +104,13 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     parser.add_argument("--draws", type=int, default=1, help="draws of weights and inputs of each network (zoo)")
+    parser.add_argument("--without", nargs="*", default=[], metavar="RULE", help="rules to leave out (accuracy)")
+    parser.add_argument("--ablate", action="store_true", help="leave out each rule in turn (accuracy)")
     if sys.argv[1:2] == ["compare"]:
         compare(sys.argv[2:])
     args = parser.parse_args()
     names = [name for listed in args.names for name in listed.split(",")]
-    numbers = args.count, args.jobs, args.sets, args.items, args.draws
+    numbers = args.count, args.jobs, args.sets, args.items, args.draws, args.without, args.ablate
     options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)
     results = Results()
     for name in args.parts:

@@ -23,6 +23,7 @@ from bench.options import Options
 from bench.suite.data import Array
 from bench.suite.tasks import TASKS, inputs, trained
 from q8ta_wgpu.progress import through
+from q8ta_wgpu.quantization.rules import left_out
 from testbed.yardstick import yardstick
 
 CALIBRATION = 2
@@ -86,7 +87,7 @@ QUANTIZERS: Mapping[str, Runner] = {
 def exact(name: str, count: int) -> Array:
     """Outputs of a network of the suite for test inputs, in float32."""
     with torch.no_grad():
-        return _one(trained(name)(*inputs(name, True, count)[0]))
+        return one_array(trained(name)(*inputs(name, True, count)[0]))
 
 
 def outputs(name: str, runner: Runner, number: int, count: int) -> Array:
@@ -96,10 +97,10 @@ def outputs(name: str, runner: Runner, number: int, count: int) -> Array:
     seeds = range(CALIBRATION * number, CALIBRATION * (number + 1))
     batches = [inputs(name, False, len(chunks[0][0]), seed=seed)[0] for seed in seeds]
     run = runner(trained(name), batches)
-    return np.concatenate([_one(run(*chunk)) for chunk in chunks])
+    return np.concatenate([one_array(run(*chunk)) for chunk in chunks])
 
 
-def _one(found: Any) -> Array:
+def one_array(found: Any) -> Array:
     """One array of all outputs; several are flattened and concatenated."""
     arrays = [np.asarray(each) for each in pytree.tree_leaves(found)]
     return arrays[0] if len(arrays) == 1 else np.concatenate([x.reshape(len(x), -1) for x in arrays], -1)
@@ -142,9 +143,10 @@ Found = Sequence[Array] | str
 """Outputs for each set of calibration data, or an error message."""
 
 
-def _found(name: str, quantizer: str, sets: int) -> Found:
+def _found(name: str, quantizer: str, sets: int, without: Sequence[str]) -> Found:
     try:
-        return [outputs(name, QUANTIZERS[quantizer], number, TASKS[name].test) for number in range(sets)]
+        with left_out(*without):
+            return [outputs(name, QUANTIZERS[quantizer], number, TASKS[name].test) for number in range(sets)]
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split()[:REASON])}".replace("|", "/")
 
@@ -164,13 +166,16 @@ def _row(measure: Measure, found: Mapping[str, Found], others: Sequence[str], tr
 def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, Found]]:
     """Outputs of the networks by every quantizer, `options.jobs` processes side by side."""
     if options.jobs <= 1:
-        yield from ({each: _found(name, each, options.sets) for each in QUANTIZERS} for name in names)
+        yield from ({each: _found(name, each, options.sets, options.without) for each in QUANTIZERS} for name in names)
         return
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     spawned = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(options.jobs, spawned, torch.set_num_threads, (threads,))
     try:
-        started = [{each: pool.submit(_found, name, each, options.sets) for each in QUANTIZERS} for name in names]
+        started = [
+            {each: pool.submit(_found, name, each, options.sets, options.without) for each in QUANTIZERS}
+            for name in names
+        ]
         while started:
             yield {each: future.result() for each, future in started.pop(0).items()}
     finally:
@@ -178,7 +183,11 @@ def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, 
 
 
 def part_accuracy(options: Options) -> None:
-    """Prints the rows, and writes docs/accuracy.json if all networks were requested."""
+    """Prints the rows, and writes docs/accuracy.json if all networks were requested, with all rules."""
+    if options.ablate:
+        from bench.ablation import ablate
+
+        return ablate(options.names)
     scores: list[Row] = []
     noise: list[Row] = []
     names = [*(options.names or TASKS)]
@@ -193,6 +202,6 @@ def part_accuracy(options: Options) -> None:
         if np.issubdtype(wanted.dtype, np.floating):
             noise.append({"network": name, **_row(signal_to_noise, found, ("yardstick",), wanted, 1)})
             print(noise[-1], flush=True)
-    if not options.names:
+    if not options.names and not options.without:
         now = origin("python -m bench accuracy", "reference", ("torch", "torchao"))
         write(FIGURES, {**now, "sets": options.sets, "scores": scores, "noise": noise}, "scores", "noise")

@@ -25,6 +25,8 @@ class Options:
         sets: number of calibration sets over which accuracy is averaged.
         items: number of calibration inputs for a network of the zoo; with several, also of test inputs.
         draws: number of draws of a network's weights and inputs over which a row of the zoo is averaged.
+        without: rules of the quantizer that are left out.
+        ablate: whether each of its rules is left out in turn.
         figures: JSON file with times of whole networks, to write or to draw from.
     """
 
@@ -38,6 +40,8 @@ class Options:
     sets: int = 5
     items: int = 1
     draws: int = 1
+    without: Sequence[str] = ()
+    ablate: bool = False
 
     @functools.cached_property
     def device(self) -> Device:
