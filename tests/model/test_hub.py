@@ -4,6 +4,7 @@ with a cache of its own."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import q8ta_wgpu as q8
 from q8ta_wgpu.hub import address_of
 from q8ta_wgpu.model.push import with_section
+from testbed.onnx.networks import quantized
 from testbed.small import small_model
 from tests.model.hub_server import Hub, served
 
@@ -190,3 +192,13 @@ def test_a_section_replaces_its_own_only() -> None:
     first, second = (address_of(f"hf://owner/name/{name}.q8ta") for name in ("a", "b"))
     card = with_section(with_section("mine", "A", first), "B", second)
     assert with_section(card, "C", first) == card.replace("\nA\n", "\nC\n")
+
+
+def test_the_code_of_the_quick_start_runs(hub: Hub, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    files = {"net.q8ta": hub.repos[REPO][1]["net.q8ta"], "onnx/model_int8.onnx": quantized("single", "QDQ", "s8s8")}
+    hub.repos["owner/name"] = [files]
+    done = run(hub, tmp_path, "-c", f"import q8ta_wgpu as q8\n{code}")
+    assert done.returncode == 0, done.stderr
+    assert "| top-1 | 69.6 % |" in hub.repos["owner/name"][-1]["README.md"].decode()

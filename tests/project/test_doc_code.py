@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import doctest
 import inspect
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,12 @@ from torch import nn
 import q8ta_wgpu as q8
 from docs import draw_layouts
 from examples.vision import declare_operators
+from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.tuning import cache, timer
+from testbed import browsers
+from testbed.devices import lacking
 from testbed.onnx.networks import quantized
 
 ROOT = Path(__file__).parents[2]
@@ -32,12 +38,24 @@ PAGES = [
 ]
 
 
+class Net(nn.Module):
+    """A network of the reader's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers(x)
+        return y
+
+
 @pytest.fixture(scope="module")
 def given() -> dict[str, Any]:
     """What a page may take for granted: a network of the reader's, its inputs, and what they make of it."""
     declare_operators()
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    module = Net().eval()
     batches = [torch.randn(1, 3, 12, 16) for _ in range(2)]
     example_inputs = (batches[0],)
     model = q8.compile(q8.quantize(module, example_inputs, calibration=batches))
@@ -53,6 +71,65 @@ def test_the_code_of_a_page_runs(
     names = dict(given)
     for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         exec(compile(block, page, "exec"), names)
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {"check": "tests/commands/test_cli.py", "export-web --check": "tests/web/test_check_page.py"}
+"""Commands that take every kernel, and the tests that run a part of them."""
+
+COMMANDS = {
+    f"{path.name} {line}": line
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for block in SHELL.findall(path.read_text(encoding="utf-8"))
+    for line in re.findall(r"^python -m q8ta_wgpu (.*?)(?:\s+#.*)?$", block, re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, id=name) for name, line in COMMANDS.items()])
+def test_the_commands_of_a_page_run(
+    line: str,
+    given: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if any(line.startswith(slow) for slow in ELSEWHERE):
+        assert all((ROOT / file).exists() for file in ELSEWHERE.values())
+        return
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
+    monkeypatch.setattr(timer, "SAMPLES", 1)
+    model = given["model"]
+    model.save("net.q8ta")
+    np.save("x.npy", given["x"].numpy())
+    Path("net.onnx").write_bytes(quantized("single", "QDQ", "s8s8"))
+    value = "x" if line.startswith("explain") else model.graph.results[0]  # one that is stored, one that is dispatched
+    words = shlex.split(line.replace("VALUE", value))
+    if words[0] == "import":  # the file's sizes are all known
+        words = words[: words.index("--size")]
+    assert main(words) == 0
+    assert capsys.readouterr().out or Path("y.npy").exists()
+
+
+def test_the_page_of_a_page_runs(given: dict[str, Any], tmp_path: Path) -> None:
+    """The HTML of docs/web.md beside the folder that its Python writes, in Chromium."""
+    lacking(browsers.missing_chromium())
+    (page,) = re.findall(r"^```html\n(.*?)^```", (ROOT / "docs/web.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    q8.export_web(given["model"], tmp_path / "net")
+    shown = page.replace("</script>", "window.y = y;\n</script>")
+    code = """for (let turn = 0; !window.y && !window.failed && turn < 1000; turn++)
+            await new Promise((go) => setTimeout(go, 20));
+        return window.y ? [...window.y] : window.failed"""
+    watched = (
+        "<script>addEventListener('unhandledrejection', (event) => { window.failed = `${event.reason}` })</script>"
+    )
+    (tmp_path / "index.html").write_text(f"<!doctype html><title>page</title>\n{watched}\n{shown}", encoding="utf-8")
+    expected = q8.Session(given["model"], "reference")(np.zeros((1, 3, 12, 16), np.float32))
+    with browsers.served(tmp_path) as url, contextlib.closing(browsers.Chromium()) as chromium:
+        chromium.driver.get(f"{url}index.html")
+        found = chromium.run(code)
+    assert isinstance(found, list), found
+    np.testing.assert_array_equal(np.array(found, np.float32), expected.ravel())
 
 
 PUBLIC = {name: getattr(q8, name) for name in q8.__all__}

@@ -61,7 +61,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     """A torchao quantizer for static int8 in everything that the operator table has in int8.
 
     Examples:
-        >>> quantizer = q8.Quantizer(skip=["2"])    # the module at path "2" stays in float32
+        >>> quantizer = q8.Quantizer(skip=["layers.2"])    # the module at path "layers.2" stays in float32
         >>> exported = q8.quantize(module, example_inputs, calibration=batches, quantizer=quantizer)
 
     Activations are int8, affine per tensor; weights are int8, symmetric per output channel. A value is rounded only
