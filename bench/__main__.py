@@ -81,7 +81,11 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "figures": ("figures", "part_figures", "make the blocks of README and docs anew from the JSON files in docs"),
     "fuzz": ("fuzz", "part_fuzz", "model files and tuning caches at random"),
     "compare": ("compare", "main", "this tree beside another commit: compare OTHER [--device NAME] [--limit 1.2]"),
-    "spirv": ("spirv", "part_spirv", "the SPIR-V that a packed dot product becomes (Linux)"),
+    "amd": (
+        "amd",
+        "part_amd",
+        "every kernel by AMD's compiler, for GPUs that are not there (Linux), into docs/amd.json",
+    ),
 }
 
 
@@ -119,6 +123,7 @@ def main() -> None:
         start = time.perf_counter()
         if name not in (
             "accuracy",
+            "amd",
             "engines",
             "figures",
             "onnx",

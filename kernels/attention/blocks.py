@@ -27,6 +27,7 @@ from q8ta_wgpu.kernels.attention.shared import (
 )
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, sizes
 from q8ta_wgpu.kernels.product import weighted
+from q8ta_wgpu.kernels.product.thresholds import MANY_BLOCKS
 from q8ta_wgpu.kernels.product.units import NVIDIA
 
 
@@ -112,9 +113,6 @@ BLOCKS = {
 }
 """All blocks by name: the product, the queries of a workgroup, and the keys that it loads at a time."""
 
-MANY_GROUPS = 600
-"""From this many workgroups of 16 queries on, which keep a large GPU busy, small blocks are faster."""
-
 MANY_KEYS = 512
 """From this many keys on, loading 128 of them at a time is faster on matrix units."""
 
@@ -152,7 +150,7 @@ def choose(call: Call, target: Target) -> str:
     fitting = [label for label, block in BLOCKS.items() if target.shares_memory and block.fits(call, target)]
     units = [label for label in fitting if BLOCKS[label].unit]
     found = sizes(call)
-    many = BLOCKS["units_16x32"].groups(found) >= MANY_GROUPS
+    many = BLOCKS["units_16x32"].groups(found) >= MANY_BLOCKS
     best = "units_16x128" if found.keys >= MANY_KEYS else "units_16x32" if many else "units_16x64"
     return next(iter((*((best,) if best in units else ()), *units, *fitting)), "")
 

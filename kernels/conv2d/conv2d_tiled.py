@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, gemv, halves, weighted
+from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 OUTPUT = ONLY_4C | FLOAT
@@ -28,7 +29,7 @@ LARGEST_UNROLLED = 7
 STRIPS = {"dw_4x4": (4, 4), "dw_4x2": (4, 2), "dw_2x1": (2, 1)}
 """(columns, rows) of results that a thread makes, by kernel name."""
 
-LARGE_STRIP, LARGEST_STRIP = "dw_4x2", "dw_4x4"
+SMALL_STRIP, LARGE_STRIP, LARGEST_STRIP = "dw_2x1", "dw_4x2", "dw_4x4"
 ENOUGH_STRIPS = 1 << 16
 """Threads from which the larger strip keeps a large GPU busy."""
 
@@ -188,7 +189,7 @@ def _product_kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
 
 def _is_vector(call: Call, target: Target) -> bool:
     x = dims(call.inputs[0])
-    few = x[0] * halves.of(call) <= gemm.FEW_ROWS
+    few = x[0] * halves.of(call) <= FEW_ROWS
     return few and x[2] * x[3] == 1 and _is_pointwise(call) and bool(call.attrs["groups"] == 1)
 
 
@@ -215,11 +216,14 @@ def _dw_supports(call: Call, target: Target, label: str) -> bool:
 
 def _best_strip(call: Call, target: Target) -> str:
     """The name of the fastest strip. Where loops are unrolled it is the largest: on lavapipe it takes 0.74 to 0.90 of
-    the time of 4x2, with windows of 3x3 to 7x7 and images of 3x3 to 112x112."""
+    the time of 4x2, with windows of 3x3 to 7x7 and images of 3x3 to 112x112. Where dot products are emulated it is the
+    small one: 4x2 takes 112 registers on AMD's GCN, and leaves room for two waves of a SIMD (`python -m bench amd`)."""
     if target.unroll:
         return LARGEST_STRIP
+    if not target.packed_dot:
+        return SMALL_STRIP
     enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
-    return LARGE_STRIP if enough or target.few_cores else "dw_2x1"
+    return LARGE_STRIP if enough or target.few_cores else SMALL_STRIP
 
 
 def _dw_preferred(call: Call, target: Target, label: str, dot: bool) -> bool:

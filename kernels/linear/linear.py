@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, weighted
+from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
 
@@ -181,7 +182,7 @@ def _few_rows(op: str) -> tuple[Kernel, ...]:
         _sizes,
         _rows,
         _has_vectors,
-        supports=lambda call, target: _sizes(call)[0] * halves.of(call) <= gemm.FEW_ROWS,
+        supports=lambda call, target: _sizes(call)[0] * halves.of(call) <= FEW_ROWS,
     )
 
 

@@ -26,6 +26,7 @@ from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.product import gemm, halves, weighted
+from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, MANY_GROUPS
 from q8ta_wgpu.kernels.product.units import UnitTile
 
 LONGEST = arithmetic.INT32_MAX // 255**2
@@ -158,15 +159,10 @@ def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 
 TILES = {label: gemm.TILES[label] for label in ("units_64x64", "64x64", "32x32")}
-MANY_GROUPS = 300
-"""The number of workgroups with which the large tile keeps a large GPU busy, as in kernels/product/sgemm.py."""
 
 UNIT_WORK = 1 << 24
 """From this many multiply-accumulates on, matrix units are faster: at twice as many, heads of 197 rows on an H200 took
 4.8 and 5.8 microseconds with them, 5.1 and 6.5 without."""
-
-FEW_ROWS = 8
-"""Up to this many rows, a tile would be mostly padding."""
 
 
 def _vectors(call: Call) -> int:

@@ -20,6 +20,16 @@ from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.product import halves, speeds, weighted
+from q8ta_wgpu.kernels.product.thresholds import (
+    EMULATED,
+    FEW_ROWS,
+    MANY_GROUPS,
+    PADDED,
+    PADDED_CPU,
+    PADDED_CPU_NARROW,
+    PADDED_EXCHANGED,
+    SOME_GROUPS,
+)
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"
@@ -205,23 +215,6 @@ def with_parts(tile: AnyTile, parts: int) -> AnyTile:
     return replace(tile, parts=parts) if isinstance(tile, UnitTile) else tile
 
 
-MANY_GROUPS, SOME_GROUPS = 300, 200
-"""Numbers of workgroups that keep a large GPU busy, for tiles without a split of k and for tiles with one."""
-
-PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
-"""Relative time for an element of the result, padding included, of large tiles on a GPU (measured on an H200)."""
-
-PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
-"""The same on a CPU (measured on lavapipe, as multiples of 8x16's)."""
-
-PADDED_EXCHANGED: Mapping[str, float] = {"registers_7x16": 0.8, "registers_8x16": 1.0, "registers_8x12": 1.0}
-"""The same where threads exchange weights. The code of 7x16 has 15 KB a step; more does not fit the cache of decoded
-instructions of the processor that was measured (Zen 4)."""
-
-PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
-"""The same for kernels that assemble vectors of x from words or bytes."""
-
-
 @functools.lru_cache(maxsize=1024)  # every tile of a call asks which one is chosen
 def choose(
     sizes: tuple[int, int, int],
@@ -235,7 +228,8 @@ def choose(
 
     * With matrix units: the tile with the least expected time, tiles of dot products included.
     * On other GPUs: a large tile, since it reuses most; padding decides which one. For a result with too few large
-      tiles to fill a GPU, a smaller tile, or one whose threads share k.
+      tiles to fill a GPU, a smaller tile, or one whose threads share k. Where dot products are emulated: tiles that
+      leave registers for other subgroups.
     * On CPUs: a tile in registers, by padding alone. Their few cores are always full.
 
     Args:
@@ -259,6 +253,9 @@ def choose(
         able = {name: with_parts(tile, parts) for name, tile in tiles(halves_per_row).items() if tile.fits(target)}
         fitting = {name: with_parts(TILES[name], parts) for name, tile in able.items() if is_shared(tile)}
         return speeds.fastest(sizes, fitting, residual, target.name, halves_per_row)
+    if not target.packed_dot:
+        large, small = EMULATED
+        return large if TILES[large].groups(rows, channels) >= MANY_GROUPS else small
     large = padded(PADDED)
     for name, enough in ((large, MANY_GROUPS), ("32x32", MANY_GROUPS), ("32x16", SOME_GROUPS)):
         if TILES[name].groups(rows, channels) >= enough:
@@ -273,10 +270,6 @@ def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool
     product = (rows * halves_per_row, channels, words)
     chosen = choose(product, target, narrow, reads_residual_early(call), halves_per_row, parts)
     return product[0] > FEW_ROWS and label == chosen
-
-
-FEW_ROWS = 8
-"""Up to this many rows, threads share k instead of rows."""
 
 
 def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:

@@ -95,17 +95,35 @@ fn main(@builtin(local_invocation_index) local: u32,
       for (var i = 0u; i < LOADS_X; i++) { next_x[i] = load_x(rows[i], k_offset); }
       for (var i = 0u; i < LOADS_W; i++) { next_w[i] = load_w(w_at + i * THREADS); }
     }
-    for (var s = 0u; s < STEP; s++) {
-      var a: array<vec4<u32>, ROWS>;
-      for (var i = 0u; i < ROWS; i++) { a[i] = x_tile[slice * DEPTH + s][i][swizzled(tm, s)]; }
-      for (var q = 0u; q < QUADS; q++) {
-        let b0 = w_tile[slice * STEP + s][q * 4u][tn];
-        let b1 = w_tile[slice * STEP + s][q * 4u + 1u][tn];
-        let b2 = w_tile[slice * STEP + s][q * 4u + 2u][tn];
-        let b3 = w_tile[slice * STEP + s][q * 4u + 3u][tn];
-        let factor = weight_factor(column_tile * (TILE_N / 4u) + q * THREADS_N + tn, (slice * steps + step) * STEP + s);
-        for (var i = 0u; i < ROWS; i++) {
-          acc[i * QUADS + q] = add_products(acc[i * QUADS + q], a[i], b0, b1, b2, b3, factor);
+    if (EMULATES) {
+      // A word at a time, and of its channels one after another, so that few unpacked bytes are in registers. The two
+      // loops are one, which is too long for compilers to unroll.
+      for (var word = 0u; word < STEP * 4u; word++) {
+        let s = word / 4u;
+        let part = word % 4u;
+        var a: array<vec4<i32>, ROWS>;
+        for (var i = 0u; i < ROWS; i++) { a[i] = unpack4xI8(x_tile[slice * DEPTH + s][i][swizzled(tm, s)][part]); }
+        for (var q = 0u; q < QUADS; q++) {
+          let factor = weight_factor(column_tile * (TILE_N / 4u) + q * THREADS_N + tn, (slice * steps + step) * STEP + s);
+          for (var j = 0u; j < 4u; j++) {
+            let b = unpack4xI8(w_tile[slice * STEP + s][q * 4u + j][tn][part]);
+            for (var i = 0u; i < ROWS; i++) { acc[i * QUADS + q][j] += dot(a[i], b) * factor[j]; }
+          }
+        }
+      }
+    } else {
+      for (var s = 0u; s < STEP; s++) {
+        var a: array<vec4<u32>, ROWS>;
+        for (var i = 0u; i < ROWS; i++) { a[i] = x_tile[slice * DEPTH + s][i][swizzled(tm, s)]; }
+        for (var q = 0u; q < QUADS; q++) {
+          let b0 = w_tile[slice * STEP + s][q * 4u][tn];
+          let b1 = w_tile[slice * STEP + s][q * 4u + 1u][tn];
+          let b2 = w_tile[slice * STEP + s][q * 4u + 2u][tn];
+          let b3 = w_tile[slice * STEP + s][q * 4u + 3u][tn];
+          let factor = weight_factor(column_tile * (TILE_N / 4u) + q * THREADS_N + tn, (slice * steps + step) * STEP + s);
+          for (var i = 0u; i < ROWS; i++) {
+            acc[i * QUADS + q] = add_products(acc[i * QUADS + q], a[i], b0, b1, b2, b3, factor);
+          }
         }
       }
     }

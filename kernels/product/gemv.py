@@ -11,7 +11,8 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
-from q8ta_wgpu.kernels.product.gemm import FEW_ROWS, Sizes
+from q8ta_wgpu.kernels.product.gemm import Sizes
+from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, LONG
 
 THREADS = 64
 """Fewest threads of a workgroup."""
@@ -19,11 +20,6 @@ THREADS = 64
 TEAMS = {"gemv": 64, "gemv_256": 256, "gemv_8": 8}
 """Threads of a team, by kernel name: a team makes four channels of all rows. At least FEW_ROWS. Eight threads are one
 vector on lavapipe, where teams of 64 take three times as long."""
-
-LONG = 8192
-"""From this many inputs on, teams of 256 are faster than teams of 64 on a GPU (8,192 inputs to 2,048 outputs on an
-H200: 9.0 -> 7.7 us, with 4 bits 8.6 -> 6.3). With fewer inputs they are slower (4,096 to 4,096: 5.8 -> 7.5 us, 2,048 to
-8,192: 8.0 -> 9.0)."""
 
 
 def kernels(

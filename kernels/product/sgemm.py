@@ -16,6 +16,7 @@ from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, no_params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, MANY_GROUPS
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,6 @@ DEPTH = 16
 
 TURNS = DEPTH + 2
 """Loop turns for a step: those along k, and those of other loops that Mesa does not unroll (measured: 18 at 64x64)."""
-
-MANY_GROUPS = 300
-"""The number of workgroups with which the large tile keeps a large GPU busy (measured on an H200)."""
-
-FEW_ROWS = 8
-"""With fewer rows, a tile would be mostly padding."""
 
 
 def choose(sizes: Sizes, target: Target) -> str:

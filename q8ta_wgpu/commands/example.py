@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from q8ta_wgpu.ir.graph import (
 )
 from q8ta_wgpu.ir.int8 import MASKED, Arithmetic, Recurrent, WeightedSum
 from q8ta_wgpu.ir.kernel import Kernel, Variant
+from q8ta_wgpu.ir.layout import word_count
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
@@ -38,6 +39,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.passes.layout_sync.limits import allowed, input_layouts
 from q8ta_wgpu.passes.lower import lower
+from q8ta_wgpu.program import link
 
 _Q = QParams(0.0625, 3)
 _WIDE = QParams(_Q.scale / 256, 300, INT16X4)
@@ -79,24 +81,41 @@ class Sample:
 def samples(target: Target) -> Iterator[Sample]:
     """Every kernel with an int8 or int16 result that runs on a target, each on a large case that reaches it, with
     random numbers: with int8 and with int16, where it takes both."""
-    seen = set[str]()
-    for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
+    for graph, kernels in reached(target, RANGES):
         (node,) = graph.nodes
-        call = graph.call(node)
-        more = "".join(f" with {o.name}" for o in OPS[call.op].operands[: len(call.inputs)] if o.optional)
-        more += " with int16" if _chooses_int16(call) else ""
-        kernels = {k.name + more: k for k in OPS[call.op].kernels if k.name + more not in seen and k.runs(call, target)}
-        if call.output.dtype not in RANGES or not kernels:
-            continue
-        inputs = _random(graph)
+        call, inputs = graph.call(node), _random(graph)
         expected = reference.run(graph, inputs)[node.output]
-        seen.update(kernels)
         for label, kernel in kernels.items():
             variant = _variant(kernel, call)
             named = zip(node.inputs, variant.reads, strict=True)
             layouts = {name: layout for name, layout in named if layout is not None}
             plan = Plan((Step(node, call, variant),), {**layouts, node.output: variant.out})
             yield Sample(label, graph, plan, inputs, expected)
+
+
+def texts(target: Target) -> Iterator[tuple[str, str]]:
+    """Name and WGSL of every kernel that runs on a target, for a case that reaches it."""
+    for graph, kernels in reached(target, DTYPES):
+        call = graph.call(graph.nodes[0])
+        for label, kernel in kernels.items():
+            variant, op = _variant(kernel, call), OPS[call.op]
+            fields = link.fields(kernel, op, call, word_count(call.output.shape, variant.out))
+            yield label, link.link(kernel, op, call, variant.reads, variant.out, fields, target)
+
+
+def reached(target: Target, dtypes: Container[str]) -> Iterator[tuple[Graph, dict[str, Kernel]]]:
+    """Graphs of one node, whose result has one of the dtypes, with the kernels that no graph before them reached. With
+    int16, and with an optional operand, a kernel is another one."""
+    seen = set[str]()
+    for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
+        call = graph.call(graph.nodes[0])
+        op = OPS[call.op]
+        more = "".join(f" with {o.name}" for o in op.operands[: len(call.inputs)] if o.optional)
+        more += " with int16" if _chooses_int16(call) else ""
+        kernels = {k.name + more: k for k in op.kernels if k.name + more not in seen and k.runs(call, target)}
+        if call.output.dtype in dtypes and kernels:
+            seen.update(kernels)
+            yield graph, kernels
 
 
 def _chooses_int16(call: Call) -> bool:

@@ -51,6 +51,10 @@ _EXCHANGED = (
     "TURNS=FOUR_TURNS",
     "WORDS=ONE_WORD",
 )
+_PACKED = ("dot4=dot4_packed", "EMULATES=NEVER")
+_EMULATED = ("dot4=dot4_emulated", "EMULATES=ALWAYS")
+"""Bindings of lib/dot.wgsl: by the packed instruction, or by products of bytes."""
+
 _READ = (
     "held_weights=no_weights",
     "weight_of=weight_read",
@@ -278,13 +282,13 @@ def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[s
     * `exchange`: how the threads of gemm_registers.wgsl get weights and the numbers of channels.
     * `x`, an optional operand that the call leaves out: `no_x`.
     """
-    meaning = {
-        "dot": "dot4=dot4_packed" if target.packed_dot else "dot4=dot4_emulated",
-        **{operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]},
+    left_out = {operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]}
+    several = {
+        "dot": _PACKED if target.packed_dot else _EMULATED,
+        "exchange": _EXCHANGED if target.shuffles else _READ,
     }
     kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 is stored as float32
-    exchanged = (_EXCHANGED if target.shuffles else _READ) if "exchange" in stems else ()
-    known = (meaning.get(stem, stem) for stem in (*(stem for stem in stems if stem != "exchange"), *exchanged))
+    known = (left_out.get(stem, stem) for each in stems for stem in several.get(each, (each,)))
     return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in known)
 
 

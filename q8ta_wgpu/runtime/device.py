@@ -105,11 +105,11 @@ class Device(OpenDevice):
             # SwiftShader's compiler takes gigabytes and minutes for unrolled loops.
             llvmpipe = "llvmpipe" in self.name
             return replace(found, unroll=llvmpipe, shuffles=llvmpipe and probe.shuffles(self))
-        packed, emulated = self.dot_rates.packed, self.dot_rates.emulated
+        fast = self.dot_rates.packed > 1.25 * self.dot_rates.emulated
         return replace(
             found,
-            packed_dot=emulated < 1.25 * packed,
-            fast_dot=packed > 1.25 * emulated,
+            packed_dot=fast,
+            fast_dot=fast,
             copies_windows=any(family in self.name for family in PHONES),
             matrix_units=self.engine.matrix_units(self.wgpu.adapter),
         )

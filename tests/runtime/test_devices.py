@@ -267,10 +267,10 @@ class Gpu:
 
 @pytest.mark.parametrize(
     ("packed", "emulated", "linked", "fast"),
-    [(6.0, 1.0, True, True), (1.0, 1.0, True, False), (1.0, 6.0, False, False)],
+    [(6.0, 1.0, True), (1.0, 1.0, False), (1.0, 6.0, False)],
 )
 def test_a_target_is_measured_when_a_device_is_opened(
-    packed: float, emulated: float, linked: bool, fast: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+    packed: float, emulated: float, fast: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, and on a GPU alone: nothing that is asked of a device later changes what it is scheduled for."""
     asked: list[Device] = []
@@ -281,8 +281,8 @@ def test_a_target_is_measured_when_a_device_is_opened(
 
     monkeypatch.setattr(rates, "dot_rates", measured)
     gpu = Device(Gpu(vulkan.wgpu))
-    assert (gpu.target.packed_dot, gpu.target.fast_dot) == (linked, fast)
-    assert gpu.target == replace(BASELINE, **limits_of(gpu), packed_dot=linked, fast_dot=fast)
+    assert (gpu.target.packed_dot, gpu.target.fast_dot) == (fast, fast)
+    assert gpu.target == replace(BASELINE, **limits_of(gpu), packed_dot=fast, fast_dot=fast)
     assert asked == [gpu]
     cpu = Device(vulkan.wgpu)
     assert cpu.target == replace(SOFTWARE, **limits_of(cpu))

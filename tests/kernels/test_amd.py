@@ -1,0 +1,36 @@
+"""Every kernel that an AMD GPU may run, by AMD's compiler: Mesa's RADV on a GPU that is not there (testbed/radv.py)."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from q8ta_wgpu.kernels.product.thresholds import EMULATED
+from testbed import radv
+
+pytestmark = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="RADV is a driver for Linux on x86-64"
+)
+WAVES = 4
+"""Subgroups that a SIMD must have room for, so that one computes while others wait for memory."""
+
+
+@pytest.mark.parametrize(("family", "packed"), [("navi23", True), ("vega10", False)])
+def test_amds_compiler_takes_every_kernel(family: str, packed: bool) -> None:
+    """RDNA 2, which has packed dot products, and GCN, which has none: nothing fails, spills registers, or needs scratch
+    memory. The tiles that are chosen on GCN leave room for WAVES subgroups."""
+    rows = radv.compiled(family)
+    assert len(rows) > 400
+    assert {row["packed_dot"] for row in rows} == {packed}
+    assert [row for row in rows if "error" in row] == []
+    assert [row for row in rows if row["spilled"] or row["spilled_sgprs"] or row["scratch"]] == []
+    tiles = [row for row in rows if row["kernel"].split()[0].endswith(tuple(f"_{tile}" for tile in EMULATED))]
+    products = [row for row in tiles if not row["kernel"].startswith("q8ta_conv2d_image")]
+    assert len(products) > 10
+    assert packed or [row for row in products if row["waves"] < WAVES] == []
+
+
+def test_what_does_not_compile_is_told() -> None:
+    with pytest.raises(RuntimeError, match="RADV could not compile for navi99"):
+        radv.compiled("navi99")
