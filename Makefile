@@ -15,7 +15,13 @@ export XDG_RUNTIME_DIR ?= /tmp
 # As many processes as cores. A process of the tests takes up to 3 GiB.
 PYTEST := $(RUN) -m pytest -n auto --maxprocesses 8
 
-.PHONY: demo web quick test test-all check lint unit bench docs clean
+# The backends of this machine, as in Q8TA_TEST_BACKENDS=metal
+comma := ,
+Q8TA_TEST_BACKENDS ?= vulkan,opengl,swiftshader
+export Q8TA_TEST_BACKENDS
+BACKENDS := $(subst $(comma), ,$(Q8TA_TEST_BACKENDS))
+
+.PHONY: demo web quick test test-all check lint unit kernels bench docs clean
 
 demo: $(VENV)/ready
 	@.ci/adapter $(RUN) vulkan
@@ -47,11 +53,16 @@ lint: $(VENV)/ready
 # takes a part in order (backends one after another), so that few pipelines are compiled twice. Other tests of a file
 # share what they make, so they stay in one process. mypy has one process, so it runs beside the kernels.
 unit: $(VENV)/ready
-	@.ci/adapter $(RUN) vulkan opengl swiftshader
+	@.ci/adapter $(RUN) $(BACKENDS)
 	@.ci/browser $(RUN) || [ -z "$$CI" ]
 	@$(VENV)/bin/mypy & types=$$!; \
 	  $(PYTEST) --durations 30 --dist worksteal tests/kernels/test_kernels.py; kernels=$$?; wait $$types && exit $$kernels
 	$(PYTEST) --durations 30 --dist loadfile --ignore tests/kernels/test_kernels.py
+
+# The kernels alone, on the backends of this machine: make kernels Q8TA_TEST_BACKENDS=metal
+kernels: $(VENV)/ready
+	@.ci/adapter $(RUN) $(BACKENDS)
+	$(PYTEST) --durations 30 --dist worksteal tests/kernels
 
 bench: $(VENV)/ready
 	$(RUN) -m pytest bench

@@ -9,6 +9,7 @@ y = session(x)
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from q8ta_wgpu.errors import DeviceError, GraphError, InputError, ModelFileError, Q8taError, UnsupportedError
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from q8ta_wgpu.session.streaming import run_many
     from q8ta_wgpu.session.tiled import TiledSession
     from q8ta_wgpu.web.web_folder import export_web
+
+if Path(__file__).with_name("kernels").is_file():
+    raise ImportError(
+        f"{Path(__file__).with_name('kernels')} is a file, and should be a link to a folder: git wrote links as text, "
+        "as it does on Windows. Either run `git config core.symlinks true` and `git checkout -- q8ta_wgpu` in a shell "
+        "that may make links (on Windows with developer mode on), or install this folder with `pip install .`, which "
+        "needs no links"
+    )
 
 __version__ = "0.2.0"
 

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from testbed.devices import BACKENDS
+
 T = TypeVar("T")
 
 EVERYTHING = os.environ.get("Q8TA_TEST_EVERYTHING", "") not in ("", "0")
 """Whether nothing is left out."""
 
 QUICK = os.environ.get("Q8TA_TEST_QUICK", "") not in ("", "0")
-"""Whether only what needs no device runs, and the first case of TEN operators on Vulkan."""
+"""Whether only what needs no device runs, and the first case of TEN operators on the first backend."""
 
 TEN = {"conv2d", "conv_transpose2d", "linear", "matmul", "add", "mul", "gelu", "mean", "max_pool2d", "permute"}
 """Operators that `make quick` meets on a device: each kind of kernel."""
@@ -39,7 +41,7 @@ def quick(items: Iterable[Any]) -> list[Any]:
 
     def kept(item: Any) -> bool:
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        first = params.get("device") == "vulkan" and params.get("index") == 0
+        first = params.get("device") == BACKENDS[0] and params.get("index") == 0
         return DEVICES.isdisjoint(item.fixturenames) or (first and getattr(params.get("op"), "name", "") in TEN)
 
     return [item for item in items if kept(item)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pkgutil
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,6 +22,7 @@ from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from testbed.sample import TEN
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -91,6 +95,22 @@ def test_workflows() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml"))
     called = re.findall(r"(?:tests|testbed|bench)/[\w/]+\.py|\.ci/\w+|(?<=-r )\S+\.txt", text)
     assert len(called) > 5 and [name for name in called if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("backend", ["metal", "d3d12"])
+def test_machines_of_one_backend_meet_ten_operators(backend: str) -> None:
+    """What the workflow runs on them: tests of kernels, of that backend alone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "tests/kernels/test_kernels.py"],
+        env={**os.environ, "Q8TA_TEST_QUICK": "1", "Q8TA_TEST_BACKENDS": backend},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    found = re.findall(r"::test_\w+\[(\S+)\]", done.stdout)
+    assert {name for name in TEN if any(name in re.split(r"[-.]", text) for text in found)} == TEN, done.stdout[-2000:]
+    assert not [text for text in found if "vulkan" in text or "opengl" in text or "swiftshader" in text]
 
 
 @each_page

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -236,6 +237,19 @@ def test_the_package_imports_neither_torch_nor_wgpu() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_checkout_without_links_says_what_to_do(tmp_path: Path) -> None:
+    """As on Windows, where git writes links as text."""
+    package = tmp_path / "q8ta_wgpu"
+    package.mkdir()
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(ROOT / "q8ta_wgpu" / name, package)
+    (package / "kernels").write_text("../kernels", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", "import q8ta_wgpu"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert "core.symlinks true" in done.stderr and "pip install ." in done.stderr
 
 
 def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
