@@ -24,10 +24,6 @@ fn key_by_vector(at: u32) -> vec4<u32> { return k[at / 4u]; }
 fn value_by_words(at: u32) -> vec4<u32> { return vec4<u32>(v[at], v[at + 1u], v[at + 2u], v[at + 3u]); }
 fn value_by_vector(at: u32) -> vec4<u32> { return v[at / 4u]; }
 
-fn coarse_inverse(all: i32, low: i32) -> f32 { return inverse_of(u32(all)); }
-fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) * 128u + u32(low)); }
-fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
-fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }
 
 // The number of keys that a row needs, a multiple of four.
 fn all_keys(row: vec3<u32>, local: u32) -> u32 { return LENGTH; }

@@ -4,10 +4,6 @@
 
 const LOWS = 1u + FINE * (COLUMNS - 1u);
 
-fn coarse_inverse(all: i32, low: i32) -> f32 { return inverse_of(u32(all)); }
-fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) * 128u + u32(low)); }
-fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
-fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }
 
 // Scores with four keys. p is the batch, head, query and key of the first. Keys after the last one are excluded.
 fn four_scores(query: ptr<function, array<u32, DEPTH>>, own: i32, base: u32, p: vec4<u32>) -> vec4<i32> {

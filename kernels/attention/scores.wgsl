@@ -104,3 +104,9 @@ fn fine_word(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word {
   let v = fine_term(high, by * 128.0) + fine_term(low, by);
   return packed(int8_quad(v, params.fraction, params.zero, params.lo, params.hi));
 }
+
+// From the sums of a row of scores and of weighted values, in one part (coarse) or in a high and a low one (fine).
+fn coarse_inverse(all: i32, low: i32) -> f32 { return inverse_of(u32(all)); }
+fn fine_inverse(high: i32, low: i32) -> f32 { return fine_inverse_of(u32(high) * 128u + u32(low)); }
+fn coarse_context(sum: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return context_word(sum, inverse); }
+fn fine_context(high: vec4<i32>, low: vec4<i32>, inverse: f32) -> Word { return fine_word(high, low, inverse); }

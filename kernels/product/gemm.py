@@ -51,7 +51,8 @@ class Tile:
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time, at most 8.
         split: groups of threads that share k. Their sums are added in workgroup memory.
         halves: rows of the product for a row of the result: 1, or 2 for int16.
-        body: the WGSL file. 'gemm_registers' uses no workgroup memory; its threads_n, step and split are 1.
+        body: the WGSL file. 'gemm_registers' uses no workgroup memory; its threads_n, step and split are 1, its
+            quads a multiple of four.
     """
 
     threads_m: int
@@ -171,7 +172,6 @@ TILES: Mapping[str, AnyTile] = {
     "16x16": Tile(threads_m=8, threads_n=4, rows=2, quads=1, split=4),
     "registers_7x16": Tile(threads_m=8, threads_n=1, rows=7, quads=4, step=1, body=REGISTERS),
     "registers_8x16": Tile(threads_m=8, threads_n=1, rows=8, quads=4, step=1, body=REGISTERS),
-    "registers_8x12": Tile(threads_m=8, threads_n=1, rows=8, quads=3, step=1, body=REGISTERS),
 }
 """All tiles, named by the size of a workgroup's result; tiles in registers by the size of a thread's result. Eight
 threads are one vector on lavapipe, where more rows or more channels in a thread are not faster
@@ -297,12 +297,12 @@ def stores_vectors(tile: AnyTile, call: Call) -> bool:
     """Whether a thread stores four quads of a row as one vector: for tiles in registers, if the channels of an int8
     result are a multiple of 16."""
     vectors = call.inputs[1].shape[0] % 16 == 0 and call.output.dtype == INT8X4
-    return isinstance(tile, Tile) and tile.body == REGISTERS and tile.quads % 4 == 0 and vectors
+    return isinstance(tile, Tile) and tile.body == REGISTERS and vectors
 
 
 def stored(tile: AnyTile, call: Call) -> tuple[str, ...]:
     """WGSL bindings that store the result."""
-    return ("store_four=store_vector", "store_within=store_nothing") if stores_vectors(tile, call) else ()
+    return ("store_four=store_vector",) if stores_vectors(tile, call) else ()
 
 
 def wide_result(tile: AnyTile, call: Call) -> tuple[str, ...]:

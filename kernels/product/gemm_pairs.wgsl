@@ -24,9 +24,6 @@ var<workgroup> b_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, STE
 var<workgroup> a_sums: array<array<i32, STEP>, TILE_M>;
 var<workgroup> b_sums: array<array<i32, STEP>, TILE_N>;
 
-// Rows are swizzled so that neither the stores along k nor the loads along m use one memory bank twice.
-fn swizzled(m: u32, k: u32) -> u32 { return m ^ (k * (8u / STEP)); }
-
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) t: u32,
         @builtin(workgroup_id) group: vec3<u32>,

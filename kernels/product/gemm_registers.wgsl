@@ -1,6 +1,6 @@
 // The matrix product of gemm.wgsl for software adapters, where workgroup memory is no faster than a buffer. Each thread
-// makes ROWS neighbouring rows x QUADS channel quads in registers, and reads x and the weights itself. The threads of a
-// workgroup lie along the rows, so that they read the same weights.
+// makes ROWS neighbouring rows x QUADS channel quads, a multiple of four, in registers, and reads x and the weights
+// itself. The threads of a workgroup lie along the rows, so that they read the same weights.
 // For q8ta_wgpu/program/unroll.py all loops except those over k and over turns have constant bounds. Linked: as for
 // gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
 // Uses halves, weights.
@@ -9,9 +9,8 @@
 const BRANCHES = false;
 const TILE_ROWS = THREADS_M * ROWS / HALVES;
 const OWN = ROWS / HALVES;
-const HELD = (QUADS + 1u) / 2u;
+const HELD = QUADS / 2u;
 const VECTORS = QUADS / 4u;
-const SINGLE = QUADS % 4u;
 
 // The number of turns in which the four words of a vector of k are multiplied. Linked: TURNS, and WORDS, the words of a
 // turn. The code of all four words at once does not fit a processor's instruction caches, so a turn for each word is
@@ -118,7 +117,6 @@ fn main(@builtin(local_invocation_index) local: u32,
         let at = i * QUADS + 4u * v;
         store_four(acc[at], acc[at + 1u], acc[at + 2u], acc[at + 3u], pixels[i], first_quad + 4u * v);
       }
-      for (var j = 0u; j < SINGLE; j++) { store_within(acc[i * QUADS + 4u * VECTORS + j], pixels[i], first_quad + 4u * VECTORS + j); }
     }
   }
 }
@@ -129,8 +127,6 @@ fn rotated(v: vec4<u32>) -> vec4<u32> { return v.yzwx; }
 fn store_within(v: vec4<i32>, m: u32, quad: u32) {
   if (quad < params.quads) { store_value(v, m, quad, quad_offsets(quad)); }
 }
-
-fn store_nothing(v: vec4<i32>, m: u32, quad: u32) {}  // where all quads are stored in fours
 
 // Stores four quads: word by word, or as a vector if rows of the result are whole vectors.
 fn store_four(a: vec4<i32>, b: vec4<i32>, c: vec4<i32>, d: vec4<i32>, m: u32, quad: u32) {

@@ -20,8 +20,6 @@
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;
-const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
-const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_COLUMNS = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
 const TILE_N = TILE_COLUMNS / PARTS;
 // Rows of x in a tile. A row of int16 is two rows of the product, of its high and of its low halves, which are
@@ -33,9 +31,6 @@ const LOADS_X = STEP * TILE_ROWS / THREADS;
 const STEP_W = STEP / PARTS;
 const LOADS_W = max(1u, STEP_W * TILE_N / THREADS);
 const LANES_W = min(THREADS, STEP_W * TILE_N);
-const UNIT_VECTORS = UNIT_K / 16u;
-const PRODUCTS = STEP / UNIT_VECTORS;
-const ROW = STEP + 1u;
 // OWN_N and QUADS: channels and channel quads of a subgroup. SUMS_ROW: vectors in a row of its sums, a vector for each
 // quad of columns and two of padding.
 const OWN_N = UNIT_N * FRAGMENTS_N / PARTS;

@@ -3,17 +3,12 @@
 // by the low halves of the same rows.
 // Uses subgroup_matrix.
 
-const THREADS = LANES * SUBGROUPS_M * SUBGROUPS_N;
-const TILE_M = UNIT_M * FRAGMENTS_M * SUBGROUPS_M;
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
 // Rows and columns of the result that a workgroup makes.
 const RESULT_M = TILE_M / HALVES_A;
 const RESULT_N = TILE_N / HALVES_B;
 const LOADS_A = STEP * RESULT_M / THREADS;
 const LOADS_B = STEP * RESULT_N / THREADS;
-const UNIT_VECTORS = UNIT_K / 16u;
-const PRODUCTS = STEP / UNIT_VECTORS;
-const ROW = STEP + 1u;
 // UNIT_QUADS: column quads of a matrix. QUADS: those of a subgroup's result. SUMS_ROW: vectors in a row of its sums, a
 // vector for each quad and two of padding.
 const UNIT_QUADS = UNIT_N / 4u;

@@ -31,12 +31,12 @@ EMULATED = ("64x16", "16x16")
 (AMD's compiler for GCN, as `python -m bench amd` prints: 52 to 60 registers; 32x32 takes 76, 64x64 92 and 128x32 116,
 for three or two waves). By that compiler's estimate an element takes 8 % longer in 64x16 than in 32x32."""
 
-PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0, "registers_8x12": 1.1}
+PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0}
 """As PADDED, on a CPU (lavapipe)."""
 
-PADDED_EXCHANGED: Mapping[str, float] = {"registers_7x16": 0.8, "registers_8x16": 1.0, "registers_8x12": 1.0}
+PADDED_EXCHANGED: Mapping[str, float] = {"registers_7x16": 0.8, "registers_8x16": 1.0}
 """The same where threads exchange weights (lavapipe). The code of 7x16 has 15 KB a step; more does not fit the cache of
 decoded instructions of the processor that was measured (Zen 4)."""
 
-PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2, "registers_8x12": 1.35}
+PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2}
 """The same for kernels that assemble vectors of x from words or bytes (lavapipe)."""

@@ -141,7 +141,6 @@ UNIT_TILES: Mapping[str, UnitTile] = {
     "units_128x32": UnitTile(NVIDIA, 4, 1, 2, 2),
     "units_128x16": UnitTile(NVIDIA, 2, 1, 4, 1),
     "units_64x64": UnitTile(NVIDIA, 2, 2, 2, 2),
-    "units_64x64_deep": UnitTile(NVIDIA, 2, 2, 2, 2, step=8),
     "units_64x32_deep": UnitTile(NVIDIA, 2, 2, 2, 1, step=8),
     "units_32x32_deep": UnitTile(NVIDIA, 2, 2, 1, 1, step=16),
 }

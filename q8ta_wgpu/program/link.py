@@ -277,7 +277,8 @@ def link(
 def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[str, ...]:
     """The files and bindings that the stems in `Kernel.source` stand for. Most are names of files. Others are
 
-    * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise other stems without a file.
+    * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise other stems without a file. int32 is
+      stored as float32.
     * `dot`: the packed or the emulated dot product.
     * `exchange`: how the threads of gemm_registers.wgsl get weights and the numbers of channels.
     * `x`, an optional operand that the call leaves out: `no_x`.
@@ -287,7 +288,8 @@ def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[s
         "dot": _PACKED if target.packed_dot else _EMULATED,
         "exchange": _EXCHANGED if target.shuffles else _READ,
     }
-    kinds = ("packed",) if call.output.dtype in RANGES else (call.output.dtype, FLOAT32)  # int32 is stored as float32
+    dtype = call.output.dtype
+    kinds = ("packed", "integers") if dtype in RANGES else ("integers", FLOAT32) if dtype == INT32 else (dtype,)
     known = (left_out.get(stem, stem) for each in stems for stem in several.get(each, (each,)))
     return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in known)
 

@@ -266,7 +266,7 @@ class Gpu:
 
 
 @pytest.mark.parametrize(
-    ("packed", "emulated", "linked", "fast"),
+    ("packed", "emulated", "fast"),
     [(6.0, 1.0, True), (1.0, 1.0, False), (1.0, 6.0, False)],
 )
 def test_a_target_is_measured_when_a_device_is_opened(
