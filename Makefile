@@ -31,7 +31,7 @@ demo: $(VENV)/ready
 web: $(VENV)/ready
 	$(RUN) -m demo.web
 
-# What needs no device, and ten operators on one: in two minutes
+# What needs neither torch nor a device, and ten operators on one: in two minutes
 quick: lint
 	@.ci/adapter $(RUN) vulkan
 	@$(VENV)/bin/mypy & types=$$!; Q8TA_TEST_QUICK=1 $(PYTEST) --dist worksteal; tests=$$?; wait $$types && exit $$tests

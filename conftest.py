@@ -6,6 +6,7 @@ import gc
 import hashlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -14,7 +15,7 @@ import pytest
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.pipelines import Pipeline
 from testbed.fixtures import seed
-from testbed.sample import QUICK, of_sampled_backends, quick
+from testbed.sample import QUICK, is_slow, of_sampled_backends, quick
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
@@ -24,6 +25,11 @@ hypothesis.settings.load_profile("suite")
 def pytest_runtest_setup() -> None:
     """Which tests ran before, in the same process, must not choose the weights of what a module's tests share."""
     seed()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """`make quick` does not even import what takes seconds."""
+    return True if QUICK and collection_path.suffix == ".py" and is_slow(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from testbed.devices import BACKENDS
@@ -15,13 +17,25 @@ EVERYTHING = os.environ.get("Q8TA_TEST_EVERYTHING", "") not in ("", "0")
 """Whether nothing is left out."""
 
 QUICK = os.environ.get("Q8TA_TEST_QUICK", "") not in ("", "0")
-"""Whether only what needs no device runs, and the first case of TEN operators on the first backend."""
+"""Whether only what needs neither torch nor onnx nor a device runs, and TEN operators' first cases."""
 
 TEN = {"conv2d", "conv_transpose2d", "linear", "matmul", "add", "mul", "gelu", "mean", "max_pool2d", "permute"}
 """Operators that `make quick` meets on a device: each kind of kernel."""
 
-DEVICES = {"device", "vulkan", "swiftshader", "chromium", "node"}
+DEVICES = {"device", "vulkan", "swiftshader", "tint", "chromium", "node"}
 """Fixtures that open a device, or a page that does."""
+
+_SLOW = re.compile(
+    r"^\s*(import|from) (torch|onnx|onnxruntime|wgpudawn|demo|examples|tests\.(quantizing|importing)"
+    r"|testbed\.(networks|blocks|states|onnx))\b|^from tests import oracle",
+    re.MULTILINE,
+)
+
+
+def is_slow(path: Path) -> bool:
+    """Whether a file of tests imports what takes seconds, torch above all."""
+    return path.name.startswith("test_") and _SLOW.search(path.read_text(encoding="utf-8")) is not None
+
 
 SAMPLED = ("opengl", "swiftshader")
 """Backends that meet a part of what Vulkan meets: the same WGSL goes through the same LLVM, or through Tint, which
@@ -42,7 +56,8 @@ def quick(items: Iterable[Any]) -> list[Any]:
     def kept(item: Any) -> bool:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         first = params.get("device") == BACKENDS[0] and params.get("index") == 0
-        return DEVICES.isdisjoint(item.fixturenames) or (first and getattr(params.get("op"), "name", "") in TEN)
+        basic = first and item.originalname in ("test_single", "test_int8")
+        return DEVICES.isdisjoint(item.fixturenames) or (basic and getattr(params.get("op"), "name", "") in TEN)
 
     return [item for item in items if kept(item)]
 
