@@ -143,6 +143,7 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
         items += 1
     if not items:
         raise InputError("the calibration is empty: give an iterable of representative inputs")
+    calibrated.check_ranges()
     update(items, items, "choosing scales and quantizing weights")
     precision = _chosen(calibrated, kept, asked.precision)
     graphs = [calibrated.quantized(precision.chosen)]

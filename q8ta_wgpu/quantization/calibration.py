@@ -17,7 +17,7 @@ from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.insert import quantized
 from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.planned import planned
-from q8ta_wgpu.quantization.ranges import Range
+from q8ta_wgpu.quantization.ranges import Range, too_small
 from q8ta_wgpu.quantization.stored import Choice
 from q8ta_wgpu.quantization.transforms import transforms
 from q8ta_wgpu.quantization.weight_rounding import Inputs
@@ -85,6 +85,12 @@ class Calibration:
         run(self._needed(known), inputs, met=zeros.meet, known=known)
         for each in self._ranges.values():
             each.peaks.end_item()
+
+    def check_ranges(self) -> None:
+        """Raises InputError where calibration met a value so close to zero that float32 has no scale for it."""
+        for (_, name), met in self._ranges.items():
+            if said := too_small(met.low, met.high):
+                raise InputError(f"the value {name} {said}")
 
     @property
     def wanted(self) -> set[str]:

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
+from q8ta_wgpu.ir.graph import INT16X4, SMALLEST_SCALE, Array, QParams
 from q8ta_wgpu.passes.plan.storage import INT16, SLICE, WHOLE, Storage
 
-EPS = 2.0**-30
-"""Smallest scale: no value that varies is lost beside it, and the eps of a norm, in squared steps of what it reads,
-fits two words."""
+OF_ZEROS = 2.0**-30
+"""The scale of what calibration met as zeros alone."""
+
+LEAST_SPAN = SMALLEST_SCALE * 2.0**18
+"""The largest magnitude of a value that has a scale of 16 bits, a normal float32, and room beyond what was met."""
+
+_FAR_BELOW = 2.0**-64
+"""The smallest scale of an output's weights, relative to the largest. Weights of zeros have it, so that products with
+other scales stay normal float32 numbers."""
 
 LARGEST_WEIGHT = 127
 """Steps of the largest weight of an output."""
@@ -159,14 +165,32 @@ class Range:
         return QParams(scale, int(np.clip(-128 - np.rint(low / scale), -128, 127)))
 
 
+def too_small(low: float, high: float) -> str:
+    """What is wrong with a range so close to zero that float32 has no scale for it; empty where it has one."""
+    most = max(-low, high)
+    if not 0 < most < LEAST_SPAN:
+        return ""
+    return (
+        f"is at most {most:.2g} in the calibration, and float32 has no scale for values below {LEAST_SPAN:.2g}: "
+        "multiply by a number before, and divide by it later"
+    )
+
+
+def scales_of_weights(largest: Array, steps: int) -> Array:
+    """The float32 scales of outputs, by their largest weights, of which each is so many steps."""
+    most = float(largest.max(initial=0.0))
+    floor = max(most * _FAR_BELOW / steps, SMALLEST_SCALE) if most else OF_ZEROS
+    return np.maximum(largest / steps, floor).astype(np.float32)
+
+
 def _scale(span: float, steps: float) -> float:
     """The float32 scale by which so many steps cover a span."""
-    return float(np.float32(max(span / steps, EPS)))
+    return float(np.float32(span / steps)) if span else OF_ZEROS
 
 
 def _counted(x: Array, low: float, high: float, weights: Array | None = None) -> Array:
     """How many values lie in each bin."""
-    places = (x.reshape(-1).astype(np.float64) - low) * (_BINS / max(high - low, EPS))
+    places = (x.reshape(-1).astype(np.float64) - low) * (_BINS / (high - low or 1.0))
     return np.bincount(np.clip(places.astype(np.int64), 0, _BINS - 1), weights, _BINS).astype(np.float64)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.quantization.ranges import EPS, LARGEST_WEIGHT
+from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT, scales_of_weights
 from q8ta_wgpu.quantization.weight_rounding import Inputs, rounded
 
 
@@ -37,7 +37,7 @@ class RoundedWeights:
         graph, inputs = self.graph, self.inputs.get(node.output)
         weight, bias = (graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
         largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
-        scale = np.maximum(largest / LARGEST_WEIGHT, EPS).astype(np.float32)
+        scale = scales_of_weights(largest, LARGEST_WEIGHT)
         step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
         ends = (-LARGEST_WEIGHT, LARGEST_WEIGHT)
         values = rounded(weight, step, ends, inputs.covariance() if inputs is not None else None)

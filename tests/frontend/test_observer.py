@@ -14,8 +14,9 @@ from torchao.quantization.pt2e import HistogramObserver
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 from q8ta_wgpu.frontend.calibrate.scheme import wide
+from q8ta_wgpu.ir.graph import SMALLEST_SCALE
 from q8ta_wgpu.passes.plan.storage import INT16
-from q8ta_wgpu.quantization.ranges import EPS, Range, best_range
+from q8ta_wgpu.quantization.ranges import OF_ZEROS, Range, best_range
 
 INT8: dict[str, Any] = {
     "dtype": torch.int8,
@@ -196,7 +197,7 @@ SPREADS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "within bounds": (torch.sigmoid, 2.0, 2.0),
     "squares": (torch.square, 3.0, 4.0),
     "quotients": (lambda x: x / x.roll(1), 4.0, 4.0),
-    "zeros": (torch.zeros_like, EPS * 32767.5 / 1e-9, EPS * 32767.5 / 1e-9),
+    "zeros": (torch.zeros_like, OF_ZEROS * 32767.5 / 1e-9, OF_ZEROS * 32767.5 / 1e-9),
     "few squares": (lambda x: x[:2] ** 2, 4.0, 4.0),
     "few far from zero": (lambda x: 290 + x[:2], 2.0, 2.0),
 }
@@ -208,7 +209,11 @@ def test_16_bits_have_more_room_where_few_values_are_far_larger(name: str) -> No
     function, least, most = SPREADS[name]
     torch.manual_seed(0)
     items = [function(torch.randn(40, 50)) for _ in range(8)]
-    roomy, ranged, met = wide(torch.tensor(math.inf), torch.tensor(-math.inf)), RangeObserver(**INT8, eps=EPS), Range()
+    roomy, ranged, met = (
+        wide(torch.tensor(math.inf), torch.tensor(-math.inf)),
+        RangeObserver(**INT8, eps=SMALLEST_SCALE),
+        Range(),
+    )
     for item in items:
         roomy(item)
         ranged(item)

@@ -73,6 +73,22 @@ def test_a_detectors_scores_keep_a_scale_of_their_own() -> None:
     assert decibels(found[:, 4:], expected[:, 4:]) > 30
 
 
+def _scaled(size: float) -> bytes:
+    net = Net((1, 3, 12, 12))
+    x = net.add("Relu", net.add("Mul", net.conv("x", 3, 8), net.constant(np.float32(size))))
+    data: bytes = net.model(net.add("Conv", x, net.weight(4, 8, 1, 1))).SerializeToString()
+    return data
+
+
+def test_small_values_keep_as_much_as_others() -> None:
+    data = _scaled(1e-20)
+    x, *items = (np.random.default_rng(i).standard_normal((1, 3, 12, 12)).astype(np.float32) for i in range(9))
+    found = q8.Session(q8.quantize(data, calibration=items), device="reference")(x)
+    assert decibels(found.astype(np.float64), by_onnx_runtime(data, x)[0].astype(np.float64)) > 30
+    with pytest.raises(q8.InputError, match=r"is at most .* in the calibration, and float32 has no scale"):
+        q8.quantize(_scaled(1e-38), calibration=items)
+
+
 def test_elements_that_a_where_leaves_out_have_no_part_in_ranges() -> None:
     """The bools are computed behind the root, whose range waits for them."""
     net = Net((1, 3, 12, 12))

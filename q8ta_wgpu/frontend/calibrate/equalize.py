@@ -36,7 +36,8 @@ from q8ta_wgpu.frontend.nodes import (
     output_axis,
 )
 from q8ta_wgpu.frontend.notes import CHANNELS, note, noted
-from q8ta_wgpu.quantization.ranges import EPS, LARGEST_WEIGHT
+from q8ta_wgpu.ir.graph import SMALLEST_SCALE
+from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT
 
 LEAST = 128
 """The least number of inputs that determine the sizes of channels. With fewer, larger values on other inputs are
@@ -111,7 +112,7 @@ def _on_steps(model: GraphModule, node: Node) -> bool:
     if normalizes(node):
         return False
     rows = tensors_of(model, node)["weight"].movedim(output_axis(node), 0).flatten(1)
-    steps = rows / rows.abs().amax(1, keepdim=True).clamp(min=EPS) * LARGEST_WEIGHT
+    steps = rows / rows.abs().amax(1, keepdim=True).clamp(min=SMALLEST_SCALE) * LARGEST_WEIGHT
     return rows.shape[1] > 1 and bool(((steps - steps.round()).abs() <= _WHOLE).all())
 
 

@@ -18,6 +18,7 @@ from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.quantization.ranges import too_small
 
 Buffers = Mapping[str, torch.Tensor]
 """What the states begin with, by the names of the module's buffers."""
@@ -45,11 +46,16 @@ def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int, bu
 
 
 def check_ranges(prepared: GraphModule, buffers: Buffers) -> None:
-    """Raises InputError if an observer saw NaN or an infinity without an error."""
+    """Raises InputError if an observer saw NaN or an infinity without an error, or nothing but numbers so small that
+    float32 has no scale for them."""
     for node, _, low, high in _ranges(prepared):
         unseen = bool((low > high).all())  # an observer that saw nothing has an empty range
         if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
             raise _not_finite(prepared, node, "the calibration", buffers)
+        if low.numel() == 1 and not unseen and (said := too_small(float(low), float(high))):
+            value = before_zeros(node.all_input_nodes[0])
+            skip = f", or leave it in float: Quantizer(skip={paths})" if (paths := module_paths(value)[-1:]) else ""
+            raise InputError(f"the value of {value.name} ({source_of(value) or value.target}) {said}{skip}")
 
 
 def _ranges(prepared: GraphModule) -> Iterator[tuple[Node, Any, torch.Tensor, torch.Tensor]]:

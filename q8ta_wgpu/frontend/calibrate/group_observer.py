@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -15,6 +16,7 @@ from q8ta_wgpu.frontend.export.editor import new_constant
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS, STEPS
 from q8ta_wgpu.ir.bits import largest_factor
+from q8ta_wgpu.quantization.ranges import scales_of_weights
 
 _ENDS = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """The largest numbers of a group that are tried, as fractions of its true one. Clipping it may reduce the error of the
@@ -43,6 +45,8 @@ class PerChannelGroupObserver(PerChannelWeightObserver):
         before = self._seen
         super().forward(x)
         if self._seen is not before:
+            largest = np.array([0.0, float(x.detach().abs().max())])
+            self.eps.fill_(float(scales_of_weights(largest, LARGEST_OF_4_BITS)[0]))
             found = itertools.starmap(self._chosen, _parts(x.detach().movedim(self.ch_axis, 0)))
             self.scales, self.factors = map(torch.cat, zip(*found, strict=True))
         return x

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
-from q8ta_wgpu.quantization.ranges import Peaks, Spread, best_range, farther
+from q8ta_wgpu.quantization.ranges import OF_ZEROS, Peaks, Spread, best_range, farther, scales_of_weights
 
 _AT_ONCE = 1 << 16
 """Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the
@@ -34,6 +34,12 @@ def in_memory_order(x: Tensor) -> Tensor:
     longer than to read it."""
     strides = x.stride()
     return x.permute(sorted(range(x.dim()), key=lambda dim: -strides[dim])).reshape(-1)
+
+
+def _not_of_zeros(low: float, high: float, scale: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of a range. Of zeros alone torchao would take the smallest scale of all, whose products with
+    others are no normal numbers."""
+    return (torch.full_like(scale, OF_ZEROS) if low == high == 0 else scale), zero
 
 
 class RangeObserver(HistogramObserver):  # type: ignore[misc]
@@ -93,7 +99,7 @@ class RangeObserver(HistogramObserver):  # type: ignore[misc]
         low, high = float(self.min_val), float(self.max_val)
         if not low < high:
             qparams: tuple[Tensor, Tensor] = super().calculate_qparams()
-            return qparams
+            return _not_of_zeros(low, high, *qparams)
         ends = self._best_range(low, high) if self.clips else (min(low, 0.0), max(high, 0.0))
         ends = farther(*ends, self.peaks, max(float(self.histogram.sum()) - self.zeros, 0.0))
         found: tuple[Tensor, Tensor] = self._calculate_qparams(
@@ -154,7 +160,7 @@ class RoomyObserver(MinMaxObserver):  # type: ignore[misc]
         largest = max(-float(self.min_val), float(self.max_val), 0.0)
         end = torch.full_like(self.max_val, min(self.spread.reach(largest), torch.finfo(torch.float32).max))
         found: tuple[Tensor, Tensor] = self._calculate_qparams(-end, end)
-        return found
+        return _not_of_zeros(-largest, largest, *found)
 
 
 class PerChannelWeightObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
@@ -173,6 +179,12 @@ class PerChannelWeightObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
             super().forward(x)
             self._seen = x, x._version
         return x
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """The scale of each output, and zeros."""
+        scale, zero = super().calculate_qparams()
+        largest = torch.maximum(-self.min_val, self.max_val).double().numpy()
+        return torch.from_numpy(scales_of_weights(largest, self.quant_max)).reshape(scale.shape), zero
 
 
 class ShareObserver(RangeObserver):
