@@ -29,7 +29,7 @@ from bench.options import Options
 from bench.zoo_table import RATIOS, Row, figures, share, summary
 from q8ta_wgpu.frontend.notes import PRECISION, noted
 from q8ta_wgpu.progress import through
-from testbed.noise import decibels
+from testbed.noise import worst_decibels
 from testbed.yardstick import yardstick
 
 _SEEDS = 1000
@@ -139,8 +139,8 @@ def _compared(model: q8.Model, judged: list[Arrays], floats: list[Arrays], adapt
 
 
 def _ratio(expected: list[Arrays], found: list[Arrays]) -> float | None:
-    """The signal-to-noise ratio of the first outputs over all inputs, in dB."""
-    ratio = decibels(*(np.concatenate([arrays[0].ravel() for arrays in every]) for every in (expected, found)))
+    """The signal-to-noise ratio in dB of the first outputs over all inputs, of the part that has the lowest one."""
+    ratio = worst_decibels(*([arrays[0] for arrays in every] for every in (expected, found)))
     return None if ratio is None else round(ratio, 1)
 
 
