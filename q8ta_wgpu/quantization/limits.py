@@ -42,8 +42,9 @@ def allowed(ratio: float, part: Part) -> float:
 
 def wanted(most: float, int8: float, part: Part) -> float:
     """The noise to signal that a part of an output should have, if 16 bits can give that: what is allowed. Where int8
-    leaves less than 15 dB, it is at most the noise of 20 dB."""
-    return min(most, FAIR) if int8 > BAD and part.is_float else most
+    leaves less than 15 dB, it is at most the noise of 20 dB, but for channels and items of like size: a black picture
+    among others keeps no more than the yardstick leaves."""
+    return min(most, FAIR) if int8 > BAD and part.is_float and part.is_named else most
 
 
 def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float]) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization.limits import FAIR, allowed, wanted
 from q8ta_wgpu.quantization.parts import Judge
 from testbed.yardstick import yardstick
 from tests.quantizing import Plain, conv, data
@@ -63,6 +66,14 @@ def test_weights_of_squared_errors_add_up_to_the_noise() -> None:
             for w, x, y in zip(ws, xs, ys, strict=True)
         )
         assert total == pytest.approx(np.mean([noise[i] for i in chosen]))
+
+
+def test_a_black_picture_among_others_asks_for_no_more_than_the_yardstick_leaves() -> None:
+    whole, _, black, *_ = Judge([[_random(1, 64) * size] for size in (1.0, 1e-3)]).parts
+    assert black.kind == "items"
+    assert wanted(allowed(0.3, black), 0.5, black) == math.inf
+    assert wanted(allowed(0.3, whole), 0.5, whole) == FAIR
+    assert wanted(allowed(1e-3, black), 0.5, black) == pytest.approx(1e-3, rel=0.2)
 
 
 class Forecaster(nn.Module):
