@@ -91,10 +91,10 @@ def __getattr__(name: str) -> Any:
 
                 module = compare if name == "compare" else quantize_module
             except ModuleNotFoundError as error:
-                if name == "quantize":  # which takes ONNX files without torch
-                    from q8ta_wgpu.onnx_import.quantize_onnx import quantize as of_files
+                if name != "Quantizer":  # the others take ONNX files without torch
+                    from q8ta_wgpu.onnx_import import compare_onnx, quantize_onnx
 
-                    return of_files
+                    return compare_onnx.compare if name == "compare" else quantize_onnx.quantize
                 raise UnsupportedError(f'{name} needs torch: pip install "q8ta-wgpu[compile]" ({error})') from error
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

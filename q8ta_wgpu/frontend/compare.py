@@ -18,7 +18,6 @@ from q8ta_wgpu.frontend.attributes import changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
 from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.comparison import Comparison, Layer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.modes import computing, quietly
@@ -27,24 +26,28 @@ from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
-from q8ta_wgpu.frontend.noise_causes import Cause, clipped, noise_to_signal, parts_of, worst_part
 from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, SKIPPED, noted
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.onnx_import.compare_onnx import compare as compare_file
+from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.plan.joins import origins_of
+from q8ta_wgpu.quantization.comparison import Comparison, Layer
+from q8ta_wgpu.quantization.noise_causes import Cause, clipped, noise_to_signal, parts_of, worst_part
 from q8ta_wgpu.quantization.parts import Judge, decibels
 
 
 def compare(
-    module: torch.nn.Module,
-    exported: ExportedProgram,
-    inputs: Sequence[torch.Tensor] | Sequence[Sequence[torch.Tensor]],
+    module: torch.nn.Module | File,
+    exported: ExportedProgram | Model,
+    inputs: Any,
 ) -> Comparison:
     """Compares the float module, PT2E's simulation and the integer arithmetic on one set of inputs, or on several calls
-    one after the other. Each of the three has its own states, which begin with the same values.
+    one after the other. Each of the three has its own states, which begin with the same values. A float ONNX file is
+    compared with the Model that `quantize` made of it, by `q8ta_wgpu.onnx_import.compare_onnx`.
 
     Examples:
         >>> exported = q8.quantize(module, example_inputs, calibration=batches)
@@ -65,6 +68,8 @@ def compare(
             exported program or was made from another module.
         UnsupportedError: as `quantize` and `compile` raise it.
     """
+    if isinstance(module, FILES):
+        return compare_file(module, exported, inputs)  # type: ignore[arg-type]  # it says what it takes
     checks.check_module(module)
     several = isinstance(inputs, (tuple, list)) and bool(inputs) and isinstance(inputs[0], (tuple, list))
     calls = [checks.example(call) for call in (inputs if several else [inputs])]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.comparison import Comparison, Layer
+from q8ta_wgpu.quantization.comparison import Comparison, Layer
 from tests.quantizing import Plain, conv, data
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves as leaves
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate.precision import Precision
-from q8ta_wgpu.frontend.comparison import Comparison, Layer
+from q8ta_wgpu.quantization.comparison import Comparison, Layer
 from testbed import states
 from tests.quantizing import INT8, Plain, conv, data
 

@@ -156,3 +156,38 @@ def test_a_model_explains_each_value(tmp_path: Path, capsys: pytest.CaptureFixtu
         model.explain("mul7")
     with pytest.raises(q8.InputError, match=r"no record of what was decided: q8ta_wgpu\.quantize writes one"):
         q8.from_onnx(data).explain()
+
+
+def test_compare_names_the_operators_of_a_file() -> None:
+    data, (x, *items) = angles().SerializeToString(), drawn((64, 3), 9)
+    model = q8.quantize(data, calibration=items, precision="int8")
+    found = q8.compare(data, model, x)
+    worst = found.layers[0]
+    assert (worst.name, worst.module, worst.source, worst.cause) == ("cos2", "cos2", "Cos 'cos2'", "before")
+    (output,) = (layer for layer in found.layers if layer.output)
+    assert output.snr == pytest.approx(decibels(data, model, x), abs=2)
+    assert "quantize(..., skip=['cos2', 'sin1', ...]) leaves operators in float" in str(found)
+    (skipped,) = (e for e in q8.compare(data, q8.quantize(data, calibration=items), {"x": x}).layers if e.output)
+    assert skipped.snr > 30
+
+
+def test_compare_takes_sizes_in_a_range() -> None:
+    file = angles()
+    file.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    data, items = onnx.shape_inference.infer_shapes(file).SerializeToString(), drawn((64, 3), 9)
+    model = q8.quantize(data, calibration=items, sizes={"rows": (1, 64)})
+    (output,) = (layer for layer in q8.compare(data, model, drawn((5, 3), 1)[0]).layers if layer.output)
+    assert output.snr > 30
+
+
+@pytest.mark.parametrize(
+    ("problem", "model", "x"),
+    [
+        ("the Model that quantize made of it, found 'bytes' and 'int'", 3, np.zeros((1, 16, 24, 24), np.float32)),
+        ("'x' must have shape", None, np.zeros((1, 3, 5, 5), np.float32)),
+    ],
+)
+def test_what_cannot_be_compared_is_an_input_error(problem: str, model: Any, x: Array) -> None:
+    data = NETWORKS["single"]().SerializeToString()
+    with pytest.raises(q8.InputError, match=problem):
+        q8.compare(data, model or q8.quantize(data, calibration=inputs("single", 2)), x)

@@ -73,9 +73,18 @@ ROOMS: dict[str, set[str]] = {
     "frontend.nodes": TABLE | {"frontend.notes", "importing"},
     "frontend.moves": TABLE | {"frontend.nodes"},
     "frontend.importer.graph_builder": GRAPH | {"importing"},
-    "quantization": GRAPH | {"passes", "passes.plan", *REWRITING},
+    "quantization": GRAPH | {"passes", "passes.plan", "writing", *REWRITING},
     "onnx_import": GRAPH
-    | {"hub", "quantization", "frontend.importer.graph_builder", "importing", "passes", "progress", "session"},
+    | {
+        "passes.plan",
+        "hub",
+        "quantization",
+        "frontend.importer.graph_builder",
+        "importing",
+        "passes",
+        "progress",
+        "session",
+    },
     "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes", "importing"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes", "importing"},
     "frontend.importer": GRAPH
@@ -115,9 +124,10 @@ OUTSIDE: dict[str, set[str]] = {
     "hub": {"huggingface_hub"},
     "runtime": {"wgpu", "wgpudawn"},
     "model": {"safetensors"},
-    "frontend": {"torch", "torchao", "triton", "matplotlib"},
+    "frontend": {"torch", "torchao", "triton"},
     "onnx_import": {"onnx", "onnxruntime"},
     "progress": {"rich"},
+    "quantization": {"matplotlib"},
     "drawings": {"fast_sugiyama", "matplotlib"},
 }
 """Packages beyond the standard library and numpy."""

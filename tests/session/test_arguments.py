@@ -15,10 +15,10 @@ from torch import nn
 import q8ta_wgpu as q8
 from q8ta_wgpu import errors
 from q8ta_wgpu.commands.export_web import write_check
-from q8ta_wgpu.frontend.comparison import Comparison
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
+from q8ta_wgpu.quantization.comparison import Comparison
 from testbed.small import SHAPE, small_input, small_model
 
 MODEL, X, ONES = small_model(), small_input(), torch.ones(2, 3)
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "skip None": (lambda: q8.Quantizer(skip=None), "list of module paths.*found None"),  # type: ignore[arg-type]
     "skip bytes": (lambda: q8.Quantizer(skip=b"x"), "list of module paths.*found b'x'"),  # type: ignore[arg-type]
     "without a shape": (lambda: ANY_BATCH(Shapeless()), "'x' cannot become an array of numbers, found Shapeless"),
-    "compare a model": (lambda: q8.compare(nn.ReLU().eval(), MODEL, (ONES,)), "quantize returned, found Model"),  # type: ignore[arg-type]
+    "compare a model": (lambda: q8.compare(nn.ReLU().eval(), MODEL, (ONES,)), "quantize returned, found Model"),
     "export to None": (lambda: q8.export_web(MODEL, None), "export_web takes the path of a folder, found NoneType"),  # type: ignore[arg-type]
     "export of a module": (lambda: q8.export_web(nn.ReLU(), "x"), "takes a Model, found ReLU.*no PyTorch"),  # type: ignore[arg-type]
     "export for text": (lambda: q8.export_web(MODEL, "x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.frontend.noise_causes import Cause
 from q8ta_wgpu.model.model import path_of
+from q8ta_wgpu.quantization.noise_causes import Cause
 from q8ta_wgpu.writing import write
 
 LOSS = 3.0
@@ -64,7 +64,8 @@ class Layer:
         module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one. If the noise comes from
             rounded weights, the module that has these.
         source: its position in the user's model.
-        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels.
+        simulated: signal-to-noise ratio in dB of PT2E's simulation against the float module, over all channels; NaN of
+            an ONNX file, which has none.
         snr: the same of this library's integer arithmetic. Both are means over channels (see docs/compare.md).
         lost: dB by which `snr` is below the worst of the values that the layer reads. For one that reads none, dB by
             which it is below what rounding without clipping leaves: of an input by channels, of others of all values
@@ -107,6 +108,7 @@ class Comparison:
         calls: for several calls, one after the other, the comparison of each; `layers` are of all together.
         precision: that of the `Quantizer`; empty of another quantizer.
         predicted_output: of several outputs, which one `predicted` is of.
+        of_file: whether an ONNX file is compared, which has its options in `quantize`, and operators for modules.
     """
 
     layers: tuple[Layer, ...]
@@ -115,6 +117,7 @@ class Comparison:
     calls: tuple[Comparison, ...] = ()
     precision: str = ""
     predicted_output: str = ""
+    of_file: bool = False
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -143,12 +146,13 @@ class Comparison:
             said.append(f"Quantizer(skip=[{skip}]) leaves modules in float; {_ALSO[cause]}")
         if cause in _ALSO and (loose := [x.name for x in rows if x.source and not x.module]):
             said.append(f"To skip {_listed(loose)}, which no module has, call it in a module of its own")
-        return ". ".join(said)
+        text = ". ".join(said)
+        return text.replace("Quantizer(", "quantize(..., ").replace("modules", "operators") if self.of_file else text
 
     def __str__(self) -> str:
         head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  {'stored':7}  {'noise by':8}  layer"
         rows = [
-            f"{x.lost:z8.1f} {x.snr:z8.1f} {x.simulated:z8.1f} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
+            f"{x.lost:z8.1f} {x.snr:z8.1f} {_shown(x.simulated)} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
             + f"{x.name} {x.source}".rstrip()
             + (f" ({x.part} of the output)" if x.part else " (output)" if x.output else "")
             for x in self.layers
@@ -193,6 +197,11 @@ class Comparison:
         except ValueError as error:  # a file name extension that matplotlib does not support
             raise InputError(f"cannot write {path}: {error}") from error
         write(file, drawn.getvalue())
+
+
+def _shown(ratio: float) -> str:
+    """A ratio in a column of the table; empty if there is none."""
+    return " " * 8 if math.isnan(ratio) else f"{ratio:z8.1f}"
 
 
 def _listed(names: Sequence[str]) -> str:
