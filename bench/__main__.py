@@ -60,6 +60,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "bytes of every kernel by every engine, Node and Chromium; docs/kernels.json",
     ),
     "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx.json"),
+    "onnx-files": ("packages", "part_onnx_files", "ONNX files in packages of PyPI and npm, into docs/onnx_files.json"),
     "onnx-packages": ("onnx_packages", "part_onnx_packages", "packages that use ONNX Runtime, with this in its place"),
     "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
     "accuracy": (
@@ -86,6 +87,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_amd",
         "every kernel by AMD's compiler, for GPUs that are not there (Linux), into docs/amd.json",
     ),
+    "onnx-fuzz": ("onnx_fuzz", "part_onnx_fuzz", "ONNX files of packages, mutated at random"),
 }
 
 

@@ -89,6 +89,9 @@ class Walk(OnnxBuilder):
         self.found.calls.update((n.output, n.output) for n in self.graph.nodes[len(self.found.calls) :])
 
     def _node(self, node: onnx.NodeProto, scope: Scope, depth: int) -> None:
+        names: Sequence[object] = (node.op_type, node.domain, node.name, *node.input, *node.output)
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise UnsupportedError(f"a name of the file is no text in UTF-8: {shown(str(wrong[0]))}")
         for name in filter(None, node.input):
             if name not in scope.values:
                 raise UnsupportedError(
