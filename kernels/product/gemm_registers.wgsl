@@ -21,6 +21,11 @@ const FOUR_TURNS = u32(4);
 const ONE_WORD = 1u;
 const FOUR_WORDS = 4u;
 
+// Rows are loaded at once, or one after the other where a load is long, since lavapipe compiles as many copies of it.
+// Linked: LOADS.
+const AT_ONCE = OWN;
+const ONE_BY_ONE = u32(OWN);
+
 // Lavapipe loads separately for each thread, also where all threads load the same. If eight threads are a subgroup,
 // each loads an eighth of the weights of a step, and they exchange them. Linked: held_weights and weight_of; `at` is
 // the first vector of a step.
@@ -75,10 +80,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   var next = k_offset_of(first_k);
   for (var step = 0u; step < steps; step++) {
     let k_offset = k_offset_from(next, first_k + step);
+    var loaded: array<RowVector, OWN>;
+    for (var i = 0u; i < LOADS; i++) { loaded[i] = load_x(rows[i], k_offset); }
     var a: array<vec4<u32>, ROWS>;
     for (var i = 0u; i < OWN; i++) {
-      let v = load_x(rows[i], k_offset);
-      for (var h = 0u; h < HALVES; h++) { a[h * OWN + i] = half_vector(v, h); }
+      for (var h = 0u; h < HALVES; h++) { a[h * OWN + i] = half_vector(loaded[i], h); }
     }
     var held: array<vec4<u32>, HELD>;
     for (var j = 0u; j < HELD; j++) { held[j] = held_weights(w_at + 8u * j, local); }

@@ -50,6 +50,7 @@ _EXCHANGED = (
     "channel_of=channel_shuffled",
     "TURNS=FOUR_TURNS",
     "WORDS=ONE_WORD",
+    "LOADS=AT_ONCE",
 )
 _PACKED = ("dot4=dot4_packed", "EMULATES=NEVER")
 _EMULATED = ("dot4=dot4_emulated", "EMULATES=ALWAYS")
@@ -63,6 +64,7 @@ _READ = (
     "channel_of=channel_read",
     "TURNS=ONE_TURN",
     "WORDS=FOUR_WORDS",
+    "LOADS=AT_ONCE",
 )
 """Bindings of gemm_registers.wgsl: threads of a subgroup of eight exchange weights and the numbers of channels
 (_EXCHANGED), or each thread reads them (_READ)."""

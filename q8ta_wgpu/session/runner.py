@@ -107,7 +107,7 @@ class Runner:
         self._lock = threading.Lock()
         self._closed = False
         self._results = Reused()
-        if not (isinstance(device, str) and device == "reference"):
+        if not is_reference(device):
             with bar("opening") as update:
                 while self.executor is None:
                     shared = sharing.executor if sharing else None
@@ -123,12 +123,11 @@ class Runner:
     def _load(self, wanted: Any, sharing: Executor | None, update: Update) -> Executor | None:
         """Opens the device and loads the model's program. None where a matrix unit turns out to compute wrong products:
         the device's target has it no more, so that the next plan does without."""
-        from q8ta_wgpu.runtime.adapters import open_device
         from q8ta_wgpu.runtime.executor import Executor
 
         started = time.perf_counter()
         update(0, 0, "the adapter")
-        self.device = device = open_device(wanted, matrix_work=_has_matrix_work(self._model.graph))
+        self.device = device = device_for(self._model.graph, wanted)
         opened = time.perf_counter()
         update(0, 0, "layouts and kernels")
         graph, plan = self._planned(device, update)
@@ -253,6 +252,19 @@ class Runner:
                 self.executor.close()
             self._results.close()
             self._closed = True
+
+
+def is_reference(device: object) -> bool:
+    """Whether a user's `device` argument means the interpreter in numpy."""
+    return isinstance(device, str) and device == "reference"
+
+
+def device_for(graph: Graph, device: Any) -> Device:
+    """The device on which a session runs a graph, by the user's `device` argument. Raises DeviceError if no adapter
+    matches."""
+    from q8ta_wgpu.runtime.adapters import open_device
+
+    return open_device(device, matrix_work=_has_matrix_work(graph))
 
 
 def _has_matrix_work(graph: Graph) -> bool:

@@ -14,7 +14,7 @@ from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.memory import Memory
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.by_shape import ByShape
-from q8ta_wgpu.session.runner import Opening, Runner
+from q8ta_wgpu.session.runner import Opening, Runner, is_reference
 from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Pending, run_many
 from q8ta_wgpu.session.timing import Timing, check_counts
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from q8ta_wgpu.runtime.binding import Binding
     from q8ta_wgpu.runtime.device import Device
     from q8ta_wgpu.tuning.tuning_report import Tuning
+
+
+def check_model(model: object) -> None:
+    """Raises InputError unless this is a Model."""
+    if not isinstance(getattr(model, "graph", None), Graph):
+        raise InputError(
+            f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, "
+            "q8ta_wgpu.compile makes one of a quantized program"
+        )
 
 
 class Session:
@@ -78,15 +87,11 @@ class Session:
     tuning: Tuning | None
 
     def __init__(self, model: Model, device: Any = None, layouts: str = "optimal", tune: bool = False) -> None:
-        if not isinstance(getattr(model, "graph", None), Graph):
-            raise InputError(
-                f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file, "
-                "q8ta_wgpu.compile makes one of a quantized program"
-            )
+        check_model(model)
         if not isinstance(layouts, str) or layouts not in POLICIES:
             raise InputError(f"layouts must be one of {', '.join(map(repr, POLICIES))}, found {shown(layouts)}")
         check_switch("tune", tune)
-        if tune and isinstance(device, str) and device == "reference":
+        if tune and is_reference(device):
             raise InputError("the reference has no kernels to choose from: tune needs an adapter")
         self.model = model
         self._runner = Runner(model, device, layouts, tune)

@@ -12,14 +12,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from q8ta_wgpu.errors import InputError, counted, is_integer, shown
-from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, ROW_MAJOR, Shape
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.session.inputs import as_array
-from q8ta_wgpu.session.session import Session
+from q8ta_wgpu.session.runner import device_for, is_reference
+from q8ta_wgpu.session.session import Session, check_model
+from q8ta_wgpu.session.timing import Timing
 
 _AXES = (2, 3)
 
@@ -51,11 +53,17 @@ class TiledSession:
     Args:
         model: one input (n, c, h, w) and one output (n, k, h*f, w*f). Every operator must be local in h and w.
         shape: (n, c, h, w) of the whole image.
-        device: as for Session.
+        device, tune: as for Session.
         max_bytes: limit of bytes of any value within a window; by default the largest binding of the device.
 
+    Attributes:
+        session: the session that runs windows.
+        shape: the shape of the whole image.
+        window: rows and columns of a window.
+
     Raises:
-        InputError: the model is not fully convolutional, or its halo alone does not fit into `max_bytes`.
+        InputError: the model is not fully convolutional, keeps states from call to call (every window would change
+            them), or its halo alone does not fit into `max_bytes`; or as Session does.
         DeviceError: as Session does.
 
     A call returns the bytes, dtype and structure (a tuple, a dict of one tensor ...) of an untiled Session. An image
@@ -63,10 +71,14 @@ class TiledSession:
     """
 
     def __init__(
-        self, model: Model, shape: Shape | None = None, device: Any = None, max_bytes: int | None = None
+        self,
+        model: Model,
+        shape: Shape | None = None,
+        device: Any = None,
+        max_bytes: int | None = None,
+        tune: bool = False,
     ) -> None:
-        if not hasattr(model, "graph"):
-            raise InputError(f"a session takes a Model, found {type(model).__name__}: q8ta_wgpu.load reads a file")
+        check_model(model)
         names, outputs = model.graph.arguments, model.graph.results
         found = [model.graph.types[name].shape for name in (*names, *outputs)]
         if (len(names), len(outputs), [len(s) for s in found]) != (1, 1, [4, 4]):
@@ -74,15 +86,17 @@ class TiledSession:
                 f"tiling takes a model of one 4-D input and one 4-D output, found {counted(len(names), 'input')} and "
                 f"{counted(len(outputs), 'output')} of shapes {', '.join(map(str, found))}"
             )
+        if model.graph.states:
+            kept = ", ".join(state.name for state in model.graph.states)
+            raise InputError(
+                f"the model keeps {kept} from call to call, which every window would change: take a Session"
+            )
         if not (isinstance(shape, Sequence) and len(shape) == 4):
             raise InputError(f"tiling takes the shape (n, c, h, w) of the whole image, found {shown(shape)}")
         if max_bytes is not None and not (is_integer(max_bytes) and max_bytes > 0):
             raise InputError(f"max_bytes must be an integer of at least 1, found {shown(max_bytes)}")
-        if not (isinstance(device, str) and device == "reference"):
-            from q8ta_wgpu.runtime.adapters import open_device
-
-            device = open_device(device)
-        limit = max_bytes or (BASELINE.binding_size if isinstance(device, str) else device.target.binding_size)
+        target = BASELINE if is_reference(device) else device_for(model.graph, device).target
+        limit = max_bytes or target.binding_size
         strips = _strips(model, shape)
         types = [strip.types[strip.outputs[0]].shape for strip in strips]
         self.shape = tuple(shape)
@@ -95,7 +109,7 @@ class TiledSession:
             self._rows, self._columns = (
                 tuple(_windows(strip, axis, size)) for strip, axis, size in zip(strips, _AXES, self.window, strict=True)
             )
-        self.session = Session(model.reshape((*self.shape[:2], *self.window)), device)
+        self.session = Session(model.reshape((*self.shape[:2], *self.window)), device, tune=tune)
 
     @property
     def windows(self) -> int:
@@ -105,12 +119,7 @@ class TiledSession:
     def __call__(self, x: Any) -> Any:
         """Runs every window. `x` is an array of `shape`, of the model's input dtype; returns the whole output."""
         model = self.session.model
-        x = as_array(model.graph.inputs[0], x)
-        if x.shape != self.shape:
-            raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
-        height, width = self.window
-        pairs = list(itertools.product(self._rows, self._columns))
-        windows = (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in pairs)
+        pairs, windows = list(itertools.product(self._rows, self._columns)), self._windows(x)
         result = None
         for (r, c), outputs in zip(pairs, self.session.run_many(windows), strict=True):
             rows = slice(r.keep_first - r.origin, r.keep_last - r.origin)
@@ -119,6 +128,18 @@ class TiledSession:
             cropped = found[:, :, rows, c.keep_first - c.origin : c.keep_last - c.origin]
             result[:, :, r.keep_first : r.keep_last, c.keep_first : c.keep_last] = cropped
         return model.structure.unflatten([result])
+
+    def time(self, x: Any, repeats: int = 20, warmup: int = 5) -> Timing:
+        """The times of the first window, as `Session.time`. The whole image takes `windows` times as long."""
+        return self.session.time(next(self._windows(x)), repeats=repeats, warmup=warmup)
+
+    def _windows(self, x: Any) -> Iterator[Array]:
+        x = as_array(self.session.model.graph.inputs[0], x)
+        if x.shape != self.shape:
+            raise InputError(f"the image must have shape {self.shape}, found {x.shape}")
+        height, width = self.window
+        pairs = itertools.product(self._rows, self._columns)
+        return (x[:, :, r.start : r.start + height, c.start : c.start + width] for r, c in pairs)
 
     def __reduce__(self) -> NoReturn:
         """Raises InputError, as a Session does."""

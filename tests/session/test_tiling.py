@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.tiled import largest_value, needed
 
@@ -147,3 +149,33 @@ def test_a_limit_below_the_halo_is_refused(vulkan: Device) -> None:
     model = compiled(NETWORKS["sub-pixel"], (1, 1, 24, 24))
     with pytest.raises(q8.InputError, match="max_bytes"):
         q8.TiledSession(model, (1, 1, 64, 64), vulkan, max_bytes=200)
+
+
+def test_windows_can_be_timed_and_tuned(vulkan: Device, caches: Path) -> None:
+    """Times are those of one window. A tuned session gives the same bytes."""
+    model = compiled(nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU()), (1, 1, 24, 24))
+    x = np.random.default_rng(5).normal(size=(1, 1, 40, 40)).astype(np.float32)
+    with q8.TiledSession(model, x.shape, vulkan, max_bytes=4000, tune=True) as tiled:
+        assert tiled.session.tuning is not None and tiled.windows > 1
+        timing = tiled.time(x, repeats=2, warmup=0)
+        assert timing.runs.shape == (2,) and timing.program is tiled.session.program
+        np.testing.assert_array_equal(tiled(x), q8.Session(model.reshape(x.shape), "reference")(x))
+        with pytest.raises(InputError, match=r"must have shape \(1, 1, 40, 40\), found \(1, 1, 24, 24\)"):
+            tiled.time(x[:, :, :24, :24])
+
+
+def test_a_model_with_states_is_refused() -> None:
+    """Every window would change them."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 3, padding=1)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(1.0)
+            return self.conv(x)
+
+    with pytest.raises(InputError, match="the model keeps seen from call to call, which every window would change"):
+        q8.TiledSession(compiled(Counts(), (1, 1, 24, 24)), (1, 1, 48, 48), "reference")
