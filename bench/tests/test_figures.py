@@ -26,6 +26,36 @@ def test_figures(page: str) -> None:
     assert text.count("<!-- figures: ") == text.count("<!-- end -->") == len(figures.BLOCK.findall(text))
 
 
+MEASURED = re.compile(
+    r"\b[\d.,]+ ?(?:ms|µs|microseconds|milliseconds|seconds|TOPS|GB/s|dB|%|images a second|MiB)(?!\w)"
+)
+OTHERWISE = {
+    "docs/arithmetic.md": "tests/kernels/test_attention_accuracy.py",
+    "docs/compare.md": "docs/compare.md",  # its own example, which runs
+    "docs/experiments.md": "docs/experiments.csv",
+    "docs/precision.md": "q8ta_wgpu/quantization/rules.py",  # limits
+    "docs/zoo.md": "docs/zoo.json",
+}
+"""Pages with figures outside blocks, and what holds them."""
+
+
+@each_page
+def test_figures_stand_in_blocks(page: str) -> None:
+    """A measured number comes from a JSON file, by a block of `bench.figures`."""
+    prose = re.sub(r"^```.*?^```", "", PAGES[page].read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    if page in OTHERWISE:
+        assert (ROOT / OTHERWISE[page]).exists()
+    elif PAGES[page] in figures.PAGES:
+        assert MEASURED.findall(figures.BLOCK.sub("", prose)) == []
+
+
+def test_documents_are_short() -> None:
+    """README, SECURITY, docs and kernels have at most 18,000 words, bars of tables apart."""
+    pages = [path for page, path in PAGES.items() if "/" in page or page in ("README.md", "SECURITY.md")]
+    counts = {path.name: len(path.read_text(encoding="utf-8").replace("|", " ").split()) for path in pages}
+    assert sum(counts.values()) <= 18_000, counts
+
+
 def test_every_block_is_shown() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
     assert {found[0] for found in figures.BLOCK.findall(text)} == set(figures.BLOCKS)
