@@ -168,6 +168,16 @@ def sixteen_bits() -> str:
     )
 
 
+def opening() -> str:
+    """Seconds of cold and warm starts, where `python -m bench start` has written them."""
+    if not (DOCS / "start.json").exists():
+        return "It has not run on a quiet machine with a GPU since pipelines are made side by side."
+    data = read("start")
+    columns = ("import", "load", "open", "first", "total", "second")
+    rows = [(row["start"], *(f"{row[name]:.2f}" if name in row else "" for name in columns)) for row in data["rows"]]
+    return f"{table(('seconds', *columns), rows)}\n\n{source(data, 'start')}"
+
+
 def zoo() -> str:
     """A sentence on the networks that were tried."""
     data = read("zoo")
@@ -299,6 +309,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "decoder": measured("decoder"),
     "products": products,
     "16 bits": sixteen_bits,
+    "opening": opening,
     "zoo": zoo,
     "tried": tried,
     "scores": scores,

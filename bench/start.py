@@ -35,7 +35,7 @@ FILES = ("resnet50", "resnet50:32", "mobilenet_v2", "vit_b16", "decoder")
 
 MODULES = ("mobilenet_v2", "resnet50")
 STAGES = ("import", "quantize", "compile", "load", "open", "first", "total", "second", "timed", "third")
-FIGURES = Path("out/start.json")
+FIGURES = Path("docs/start.json")
 
 
 class _Laps:
@@ -145,7 +145,7 @@ def _calls(options: Options, scratch: Path) -> dict[str, str]:
 
 
 def part_start(options: Options) -> None:
-    """Prints and saves the seconds of cold and warm starts of every network."""
+    """Prints the seconds of cold and warm starts of every network, and writes docs/start.json."""
     print(f"{'':<28}" + "".join(f"{stage:>10}" for stage in STAGES))
     rows: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -155,6 +155,8 @@ def part_start(options: Options) -> None:
                     found = rows[f"{name}, {state}"] = in_process(call, options.adapter, caches)
                     cells = "".join(f"{found[s]:>10.3f}" if s in found else f"{'':>10}" for s in STAGES)
                     print(f"{f'{name}, {state}':<28}{cells}", flush=True)
-    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-    FIGURES.parent.mkdir(exist_ok=True)
-    FIGURES.write_text(json.dumps({**figures, options.device.name: rows}, indent=1))
+    from bench.figures import origin, write
+
+    now = origin("python -m bench start", options.device.name, ("torch", "wgpu", "wgpudawn"))
+    listed = [{"start": name, **{stage: round(s, 3) for stage, s in row.items()}} for name, row in rows.items()]
+    write(FIGURES, {**now, "unit": "s", "rows": listed}, "rows")
