@@ -85,7 +85,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "amd": (
         "amd",
         "part_amd",
-        "every kernel by AMD's compiler, for GPUs that are not there (Linux), into docs/amd.json",
+        "every kernel by AMD's compiler, for GPUs that are not there (Linux)",
     ),
     "onnx-fuzz": ("onnx_fuzz", "part_onnx_fuzz", "ONNX files of packages, mutated at random"),
 }

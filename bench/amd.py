@@ -6,9 +6,7 @@ RDNA 2. A newer Mesa need not be installed: unpack its packages, and name its tw
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from bench.options import Options
 from testbed import radv
@@ -26,40 +24,47 @@ FAMILIES = {
 }
 """Names of families as Mesa knows them, and what they are called."""
 
-SHOWN = ("q8ta_conv2d.pw_64x64", "q8ta_conv2d.pw_64x16", "q8ta_conv2d.pw_16x16", "q8ta_conv2d.implicit_64x16")
-FILE = Path("docs/amd.json")
+SHOWN = ("64x64", "64x16", "16x16")
+"""Tiles of the pointwise convolution whose registers, waves and instructions are shown."""
+
+COLUMNS = (
+    "family",
+    "is",
+    "packed dots",
+    "kernels",
+    "failed",
+    "spilled",
+    "below 4 waves",
+    *(f"{tile}: registers, waves, instructions" for tile in SHOWN),
+    "most LDS",
+    "most code",
+)
 
 
 def part_amd(options: Options) -> None:
-    """Prints a table by family, and writes it to docs/amd.json. `--names` chooses families."""
-    found: dict[str, dict[str, object]] = {}
+    """Prints the table of docs/portability.md. `--names` chooses families."""
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for family in options.names or FAMILIES:
         try:
-            rows = radv.compiled(family)
+            print(f"| {' | '.join(map(str, cells(family, radv.compiled(family))))} |", flush=True)
         except RuntimeError as error:
-            print(f"{family:<10}  {error}")
-            continue
-        found[family] = summary(rows)
-        print(f"{family:<10}  {FAMILIES.get(family, '')}: {found[family]}", flush=True)
-    if not options.names:
-        FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            print(f"| {family} | {error} |")
 
 
-def summary(rows: Sequence[radv.Row]) -> dict[str, object]:
-    """Of all kernels of a family how many compile, how many spill, the fewest waves; of some kernels the figures."""
+def cells(family: str, rows: Sequence[radv.Row]) -> list[object]:
+    """The cells of a family's row, by COLUMNS. Fewer than four waves of a SIMD hide little of what memory takes."""
     good = [row for row in rows if "error" not in row]
-    few = [row for row in good if row["waves"] < 4]
-    return {
-        "packed_dot": rows[0]["packed_dot"],
-        "kernels": len(rows),
-        "failed": len(rows) - len(good),
-        "spilled": sum(bool(row["spilled"] or row["spilled_sgprs"] or row["scratch"]) for row in good),
-        "below_four_waves": len(few),
-        "largest_lds": max(row["lds"] for row in good),
-        "largest_code": max(row["code"] for row in good),
-        **{
-            row["kernel"]: {name: row[name] for name in ("vgprs", "waves", "instructions", "lds", "code")}
-            for row in good
-            if row["kernel"] in SHOWN
-        },
-    }
+    by_name = {row["kernel"]: row for row in good}
+    shown = [by_name[f"q8ta_conv2d.pw_{tile}"] for tile in SHOWN]
+    return [
+        family,
+        FAMILIES.get(family, ""),
+        "yes" if rows[0]["packed_dot"] else "no",
+        len(rows),
+        len(rows) - len(good),
+        sum(bool(row["spilled"] or row["spilled_sgprs"] or row["scratch"]) for row in good),
+        sum(row["waves"] < 4 for row in good),
+        *(f"{row['vgprs']}, {row['waves']}, {row['instructions']}" for row in shown),
+        f"{max(row['lds'] for row in good) >> 10} KiB",
+        f"{max(row['code'] for row in good) >> 10} KiB",
+    ]

@@ -84,7 +84,7 @@ def test_tiles_are_for_devices_that_have_their_unit() -> None:
         ((4096, 4096, 1024), "units_128x128"),
         ((100352, 64, 144), "units_128x64"),  # ResNet-50's first 3x3 at batch 32
         ((6272, 256, 576), "units_64x64"),
-        ((1568, 512, 1152), "units_128x32"),
+        ((1568, 512, 1152), "units_64x64_deep"),
         ((3136, 64, 16), "units_32x32_deep"),  # at batch 1
         ((197, 768, 768), "units_64x32_deep"),  # ViT-B/16 at batch 1
         ((6304, 768, 768), "units_160x128"),  # and at batch 32: one wave of workgroups
