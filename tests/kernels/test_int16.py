@@ -30,7 +30,7 @@ BY_OPERATOR = [
     for _, names in itertools.groupby(sorted(GRAPHS, key=_operator), _operator)
     for index, name in enumerate(names)
 ]
-"""Each graph, and its index among those of its operator: SwiftShader meets one in so many (tests/conftest.py)."""
+"""Each graph, and its index among those of its operator: a sampled backend meets one in so many (testbed/sample.py)."""
 SUMS = {
     name: (graph, inputs)
     for name, _, graph, inputs in (
