@@ -232,6 +232,20 @@ def noise() -> str:
     )
 
 
+def rules() -> str:
+    """What each rule of the quantizer gains on the suite, and its guard."""
+    data = read("rules")
+    found = []
+    for rule in data["rules"]:
+        own = [row for row in data["rows"] if row["rule"] == rule["rule"]]
+        gains = [
+            f"{row['network']} {row['with'] - row['without']:+.1f}" for row in own if row["with"] != row["without"]
+        ]
+        found.append((rule["rule"], rule["width"], len(own), ", ".join(gains) or "none", rule["guard"]))
+    columns = ("rule", "width", "networks with such values", "gain in dB", "guard")
+    return f"{table(columns, found)}\n\n{source(data, 'rules')}"
+
+
 def adapters() -> str:
     """Kernels compared with the reference, by adapter."""
     data = read("kernels")
@@ -314,6 +328,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "tried": tried,
     "scores": scores,
     "noise": noise,
+    "rules": rules,
     "adapters": adapters,
     "faults": faults,
     "onnx": onnx,

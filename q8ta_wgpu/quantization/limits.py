@@ -12,6 +12,9 @@ WITHIN = 10**0.05
 """The noise that is allowed, relative to the yardstick's: half a decibel more, since the noise on other inputs is
 larger than in the simulation."""
 
+SPARE = 10**0.03
+"""Where values are widened at all, the noise must be below what is wanted by this factor."""
+
 SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
 

@@ -19,7 +19,7 @@ from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, WITHIN, allowed, wanted, worst
+from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, SPARE, WITHIN, allowed, wanted, worst
 from q8ta_wgpu.quantization.parts import Judge, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.record import record
@@ -27,9 +27,6 @@ from q8ta_wgpu.quantization.runner import Runner
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Width
 from q8ta_wgpu.quantization.weights import RoundedWeights
-
-SPARE = 10**0.03
-"""Where values are widened at all, the noise must be below what is wanted by this factor."""
 
 RUNS = 40
 """The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""

@@ -14,7 +14,7 @@ from q8ta_wgpu.quantization.stored import Choice, Reading, Stored, StoredValues,
 MACS_A_BYTE = 8.0
 """The number of multiply-adds that take as long as moving a byte, as in kernels/product/weighted.py."""
 
-_PARTS = 8
+PARTS = 8
 """By what factor an attention costs more if its operands are wide: it becomes three operators with several products
 each."""
 
@@ -78,7 +78,7 @@ class Costs:
         size = float(sum(self.size(name) for name in names))
         exact = width == "int16" and all(map(reads_int16, readers))
         moved = size * (1 + len(readers)) * (1 if exact else 4)
-        macs = sum(self.macs(node) * (_PARTS if self._attends(node) else 1) for node in readers)
+        macs = sum(self.macs(node) * (PARTS if self._attends(node) else 1) for node in readers)
         return max(1.0, moved + macs / MACS_A_BYTE * (1 if width == "int16" else 4))
 
     def size(self, name: str) -> int:

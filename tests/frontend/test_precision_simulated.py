@@ -19,9 +19,9 @@ from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
 from q8ta_wgpu.frontend.calibrate.simulate import Run
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
-from q8ta_wgpu.frontend.calibrate.stored import ROLES, Width
 from q8ta_wgpu.frontend.notes import PRECISION
 from q8ta_wgpu.quantization.parts import decibels as decibels_of
+from q8ta_wgpu.quantization.stored import ROLES, Width
 from tests.precision_networks import NETWORKS, WITHIN, norms, quantized
 from tests.quantizing import Plain, data
 

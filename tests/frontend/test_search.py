@@ -10,7 +10,8 @@ import torch
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.search import Search
 from q8ta_wgpu.frontend.calibrate.steps import Step
-from q8ta_wgpu.frontend.calibrate.stored import Stored, Width
+from q8ta_wgpu.frontend.calibrate.stored import Stored
+from q8ta_wgpu.quantization.stored import Width
 
 COUNT, GAIN, COST = 40, 0.02, 100.0
 NOISE = 1.0

@@ -14,7 +14,7 @@ from q8ta_wgpu.frontend.calibrate.observer import RangeObserver, observer_of
 from q8ta_wgpu.frontend.calibrate.preparing import Unrun
 from q8ta_wgpu.frontend.calibrate.row_scales import operands
 from q8ta_wgpu.frontend.calibrate.steps import Step, at_once, is_recurrent, reads_int16, sliced
-from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored
+from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.importer.importer import Imported, import_float
 from q8ta_wgpu.frontend.multiply_adds import size_of
@@ -25,7 +25,7 @@ from q8ta_wgpu.passes.plan.storage import INT8, INT16
 from q8ta_wgpu.passes.plan.storage import Storage as Kind
 from q8ta_wgpu.quantization import rules, stored
 from q8ta_wgpu.quantization.steps import Costs
-from q8ta_wgpu.quantization.stored import RESULT, StoredValues
+from q8ta_wgpu.quantization.stored import RESULT, ROLES, Role, StoredValues
 
 
 class ByRules:

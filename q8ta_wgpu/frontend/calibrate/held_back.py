@@ -18,15 +18,11 @@ from q8ta_wgpu.frontend.calibrate.rounder import known_scales
 from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.calibrate.state_precision import feed_back, states_of
 from q8ta_wgpu.frontend.multiply_adds import size_of
+from q8ta_wgpu.quantization.items import INPUTS, ITEMS, NUMBERS
 from q8ta_wgpu.quantization.parts import are_apart
 
-_INPUTS = 4
-"""The number of inputs that are simulated. An item may hold several: so few items are taken as hold this many."""
-
-_NUMBERS, _MANY, ITEMS = 32, 256, 8
-"""_NUMBERS: the numbers that each result should have in all simulated items together. _MANY: those that it should have
-where a quarter of the items gives them. ITEMS: the most items that are taken for either. The noise of four numbers may
-by chance be 5 dB above or below that of all, of 48 still 2 dB."""
+_MANY = 256
+"""The numbers that each result should have where a quarter of the items gives them."""
 
 # Of inputs whose rows differ much in size, half of the calibration is simulated, up to ITEMS: few of them are the
 # smallest, which lose most.
@@ -66,8 +62,8 @@ class HeldBack:
     ) -> None:
         self._observed, self.all_wide = observed, all_wide
         self._each = max(1, min((len(x) for x in example if x.dim()), default=1))
-        least, many = (min(ITEMS, -(-numbers // _results(observed))) for numbers in (_NUMBERS, _MANY))
-        count = max(-(-_INPUTS // self._each), least, min(many, total // 4))
+        least, many = (min(ITEMS, -(-numbers // _results(observed))) for numbers in (NUMBERS, _MANY))
+        count = max(-(-INPUTS // self._each), least, min(many, total // 4))
         self._wanted = {*range(count)}
         if states_of(observed):
             first, later = (_FIRST, _LATER) if feed_back(observed) else (0, count)
@@ -115,7 +111,7 @@ def _results(observed: GraphModule) -> int:
     """The number of numbers in the smallest result of one item."""
     (output,) = observed.graph.find_nodes(op="output")
     ends = pytree.tree_leaves(output.args[0])[: -len(states_of(observed)) or None]
-    return max(1, min((size_of(end) for end in ends if isinstance(end, Node)), default=_NUMBERS))
+    return max(1, min((size_of(end) for end in ends if isinstance(end, Node)), default=NUMBERS))
 
 
 class _Watching(InParts):

@@ -21,10 +21,11 @@ from torch.nn import functional as F
 
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, shares_in_steps
 from q8ta_wgpu.frontend.calibrate.simulate import Run, Views, softmax
-from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored
+from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization.stored import Role
 
 SIGNS = 4
 """Vectors of random signs for each item, by default."""

@@ -24,12 +24,13 @@ from q8ta_wgpu.frontend.calibrate.search import Search
 from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.calibrate.state_precision import near_state, states_of
 from q8ta_wgpu.frontend.calibrate.steps import Step, cheap, ranked, traffic, widths, with_choices
-from q8ta_wgpu.frontend.calibrate.stored import Storage, Width
+from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import source_of
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, allowed, wanted, worst
 from q8ta_wgpu.quantization.parts import Part, decibels
+from q8ta_wgpu.quantization.stored import Width
 
 _RARE = 3.0
 """By what factor the largest tenth of the errors raises the yardstick's noise if large errors are rare: other noise

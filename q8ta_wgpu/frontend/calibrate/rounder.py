@@ -12,8 +12,9 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import RangeObserver
-from q8ta_wgpu.frontend.calibrate.stored import LIMITS, Stored, Width
+from q8ta_wgpu.frontend.calibrate.stored import LIMITS, Stored
 from q8ta_wgpu.kernels.attention.attention import COARSE
+from q8ta_wgpu.quantization.stored import Width
 
 
 def known_scales(observed: GraphModule) -> dict[tuple[str, bool], tuple[float, int]]:

@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
-from q8ta_wgpu.frontend.calibrate.steps import NOTHING, Step, widths
-from q8ta_wgpu.frontend.calibrate.stored import Width
-from q8ta_wgpu.quantization.limits import WITHIN
+from q8ta_wgpu.frontend.calibrate.steps import Step, widths
+from q8ta_wgpu.quantization.limits import SPARE, WITHIN
+from q8ta_wgpu.quantization.steps import NOTHING
+from q8ta_wgpu.quantization.stored import Width
 
 _DECIBEL = 10**0.1
-_SPARE = 10**0.03
-"""Where values are widened at all, the noise must be below the limit by this factor."""
-
 _NEARLY = 10**0.03
 """The noise that is allowed where the yardstick is out of reach, relative to the noise with every value widened."""
 
@@ -80,7 +78,7 @@ class Search:
         than a decibel. Steps to float32 are left out if 60 dB remain. If the yardstick is out of reach, as many steps
         are taken as come close to the result of all.
         """
-        limits = [wanted / _SPARE for wanted in self.wanted]
+        limits = [wanted / SPARE for wanted in self.wanted]
         steps = self._foreseen(every, limits) if self.few_runs else []
         if not steps:
             every, limits = self._within_reach(every)
@@ -88,7 +86,7 @@ class Search:
         steps = self._needed(steps, limits)
         taken, floats = widths(steps), any(step.drifts for step in steps)
         exact = [step for step in every if step.reading in taken and not step.drifts]
-        most = [max(_DECIBEL * _SPARE / WITHIN * limit, _CLEAN) for limit in limits]
+        most = [max(_DECIBEL * SPARE / WITHIN * limit, _CLEAN) for limit in limits]
         judged = [*exact, *self.also(exact)] if self.few_runs else exact  # this run also gives the prediction
         return exact if floats and self._suffice(judged, most) else steps
 
@@ -139,7 +137,7 @@ class Search:
                 every, best = others, without
         reached = map(operator.le, best, self.wanted)
         within = [w if able else a for able, w, a in zip(reached, self.wanted, self.allowed, strict=True)]
-        return every, [max(allowed / _SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
+        return every, [max(allowed / SPARE, _NEARLY * ratio) for allowed, ratio in zip(within, best, strict=True)]
 
     def _first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
         """The smallest number of first steps that suffices."""
@@ -190,7 +188,7 @@ class Search:
                 if self.few_runs and cost <= NOTHING * self.traffic:
                     continue
                 dearer = cost > max(sum(step.cost for step in fewer), _DEAR * self.traffic)
-                more = _DECIBEL * _SPARE / WITHIN if dearer else 1.0
+                more = _DECIBEL * SPARE / WITHIN if dearer else 1.0
                 most = [more * limit for limit in limits]
                 if self.traffic > _BRIEF and sum(map(_gain, group)) > _DOUBTED * self._spare(steps, most):
                     continue

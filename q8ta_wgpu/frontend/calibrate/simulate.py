@@ -12,10 +12,11 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.heads import InParts
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
-from q8ta_wgpu.frontend.calibrate.stored import Reads, Role, Storage, Stored, Width
+from q8ta_wgpu.frontend.calibrate.stored import Reads, Storage, Stored
 from q8ta_wgpu.frontend.multiply_adds import size_of
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_float, kind
 from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.quantization.stored import Role, Width
 
 Views = Mapping[Reads, Tensor]
 """The rounded values of one value, one for each way in which readers read it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
-from q8ta_wgpu.frontend.calibrate.held_back import ITEMS, HeldBack
+from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
 from q8ta_wgpu.frontend.calibrate.need import SIGNS, Reading, needs, needs_apart
 from q8ta_wgpu.frontend.calibrate.quantizer import ORIGINS
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder, on_steps, shares_in_steps
@@ -25,11 +25,13 @@ from q8ta_wgpu.frontend.calibrate.row_scales import round_rows
 from q8ta_wgpu.frontend.calibrate.simulate import LastRuns, Run, Shares, View, Views, Weight, same_weight, softmax
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.calibrate.steps import traffic
-from q8ta_wgpu.frontend.calibrate.stored import ROLES, Reads, Storage, Stored, Width, sums_weights
+from q8ta_wgpu.frontend.calibrate.stored import Reads, Storage, Stored, sums_weights
 from q8ta_wgpu.frontend.calibrate.successive_calls import Calls
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization.items import ITEMS
 from q8ta_wgpu.quantization.limits import WITHIN
 from q8ta_wgpu.quantization.parts import Judge
+from q8ta_wgpu.quantization.stored import ROLES, Width
 
 _MOSTLY = 2.0
 """By what factor the yardstick's noise is larger with ranges of other inputs if most of it comes from clipping."""

@@ -11,26 +11,15 @@ from torch.fx import Node
 
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.rounder import Rounder
-from q8ta_wgpu.frontend.calibrate.stored import Role, Storage, Stored, Width
+from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_input, size_of
 from q8ta_wgpu.frontend.nodes import is_in_attention, kind, source_of
 from q8ta_wgpu.ir.int8 import Moves, Recurrent, WeightedSum
-
-_MACS_A_BYTE = 8.0
-"""The number of multiply-adds that take as long as moving a byte, as in kernels/product/weighted.py."""
-
-_PARTS = 8
-"""By what factor an attention costs more if its operands are wide: it becomes three operators with several products
-each."""
-
-NOTHING = 0.01
-"""The share of what a network moves and computes whose time nobody notices."""
+from q8ta_wgpu.quantization.steps import LITTLE, MACS_A_BYTE, NOTHING, PARTS
+from q8ta_wgpu.quantization.stored import Role, Width
 
 _OFTEN = 9.5
 """The ratio from which on it is said in times, not in percent."""
-
-LITTLE = 2.0**15
-"""Bytes that move in less time than a dispatch takes to begin. Nobody notices that time either."""
 
 
 @dataclass(frozen=True)
@@ -210,19 +199,19 @@ def cost_of(reading: Reading, width: Width) -> float:
     if isinstance(stored, Node) and role == "others" and stored.op == "call_module":  # a table: what a file grows by
         return float(size_of(stored))
     if isinstance(stored, Node):
-        return size_of(stored) + sum(map(multiply_adds_of_input, stored.users)) / _MACS_A_BYTE
+        return size_of(stored) + sum(map(multiply_adds_of_input, stored.users)) / MACS_A_BYTE
     readers = stored.readers(role)
     size = float(sum(size_of(node) for node in stored.nodes if role in stored.roles(node)))
     exact = width == "int16" and all(map(reads_int16, readers))
     moved = size * (1 + len(readers)) * (1 if exact else 4)
-    macs = sum(multiply_adds_of_input(user) * (_PARTS if is_in_attention(user) else 1) for user in readers)
-    return max(1.0, moved + macs / _MACS_A_BYTE * (1 if width == "int16" else 4))
+    macs = sum(multiply_adds_of_input(user) * (PARTS if is_in_attention(user) else 1) for user in readers)
+    return max(1.0, moved + macs / MACS_A_BYTE * (1 if width == "int16" else 4))
 
 
 def _traffic(stored: Stored) -> float:
     """The cost of a value in int8, with the multiply-adds of its readers, in bytes moved."""
     readers = [user for users in stored.users.values() for user in users]
-    return len(readers) * float(size_of(stored.nodes[0])) + sum(map(multiply_adds_of_input, readers)) / _MACS_A_BYTE
+    return len(readers) * float(size_of(stored.nodes[0])) + sum(map(multiply_adds_of_input, readers)) / MACS_A_BYTE
 
 
 def _bytes(cost: float) -> str:

@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,14 +28,8 @@ from q8ta_wgpu.frontend.calibrate.watches import watches
 from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
 from q8ta_wgpu.frontend.nodes import is_attention, is_float, is_transform, kind, multiplies
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Product, Recurrent, WeightedSum
+from q8ta_wgpu.quantization.stored import ROLES, WIDTHS, Role, Width
 
-Role = Literal["sums", "products", "steps", "others"]
-ROLES: tuple[Role, ...] = ("sums", "products", "steps", "others")
-"""Several operators may read a value, one behind the other, before it is stored again. The first of their roles in this
-order counts."""
-
-Width = Literal["int8", "int16", "float32"]
-WIDTHS: tuple[Width, ...] = ("int8", "int16", "float32")
 LIMITS = {"int8": (-128, 127), "int16": (-(2**15), 2**15 - 1)}
 """The smallest and the largest step of a width."""
 

@@ -17,11 +17,12 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.need import Reading
 from q8ta_wgpu.frontend.calibrate.rounder import on_channels_steps
-from q8ta_wgpu.frontend.calibrate.stored import ROLES, Role, Storage, Stored, Width
+from q8ta_wgpu.frontend.calibrate.stored import Storage, Stored
 from q8ta_wgpu.frontend.calibrate.zeroed import restore_left_out
 from q8ta_wgpu.frontend.export.editor import call, call_module, folded
 from q8ta_wgpu.frontend.nodes import constant
 from q8ta_wgpu.quantization.ranges import ROOM
+from q8ta_wgpu.quantization.stored import ROLES, Role, Width
 
 
 def widen(module: GraphModule, storage: Storage, chosen: Mapping[Reading, Width]) -> None:
