@@ -1,0 +1,270 @@
+"""What the rules match: for each rule a function that finds readings of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import FLOAT32, Call, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Product, Recurrent, Rowwise, WeightedSum
+from q8ta_wgpu.ir.op import FLOAT_MAX
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.ranges import FEW
+from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, moved_from, reads_int16
+from q8ta_wgpu.quantization.stored import Reading, Role, Stored, StoredValues, Width
+
+NEAR = 32
+"""A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
+times its smallest, or 256 times with more room, and for other inputs it may come nearer."""
+
+_NOTICED = 2.0**-8
+"""A change of an exponential's argument that leaves 59 dB of its signal, as a step of int16."""
+
+_DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
+"""Operators that divide, and the position of the operand by which they divide."""
+
+_KEEP_ERRORS = ("sqrt", "affine", "divide")
+"""Functions whose results have relative errors as large as their operand's, besides sums, products and moves."""
+
+_CHOOSES = ("argmax", "argmin", "rank")
+"""Operators that give places by the order of what they read; topk and sort begin with a rank."""
+
+_EXPONENTIALS = ("exp", "expm1")
+
+_POINTS = 1025
+"""Numbers of a range for which functions of it are computed."""
+
+_KEEP_TAILS = ("add", "mul")
+"""Operators whose results are far larger for few elements if those of an operand are."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What rules look at.
+
+    Attributes:
+        values: what is stored, and who reads it.
+        costs: of wider values.
+        known: the readings that earlier rules have decided.
+    """
+
+    values: StoredValues
+    costs: Costs
+    known: Collection[Reading] = ()
+
+
+def asked(network: Network) -> Iterator[Reading]:
+    """Values of which the module asks which elements are infinite or NaN: inputs, and functions of inputs alone. No
+    number of bits holds these. What layers compute is not meant: of infinities they make nothing that is of use."""
+    values = network.values
+    known = {name for name in values.graph.inputs if values.graph.types[name].dtype == FLOAT32}
+    asks = set[str]()
+    for node in values.graph.nodes:
+        read = {name for name in node.inputs if name not in values.graph.constants}
+        if read <= known and isinstance(OPS[node.op].int8, Elementwise | Arithmetic | Monotonic | Moves):
+            known.add(node.output)
+            asks.update([node.output] if _asks_whether_finite(node) else [])
+    for node in reversed(values.graph.nodes):
+        if node.output in known and any(r.output in asks for r in values.readers.get(node.output, ())):
+            asks.add(node.output)
+    for stored in values.stored:
+        if any(node.output in asks for node in values.readers_of(stored, "steps")):
+            yield stored, "steps"
+
+
+def _asks_whether_finite(node: Node) -> bool:
+    """Whether a node asks which elements are infinite or NaN: also by a comparison with itself, or with what no finite
+    number passes."""
+    if node.op in ("isnan", "isinf") or (node.op in ("ne", "eq") and node.inputs[0] == node.inputs[1]):
+        return True
+    return node.op in ("gt_scalar", "lt_scalar") and abs(node.attrs["number"]) >= FLOAT_MAX
+
+
+def choices(network: Network) -> Iterator[Reading]:
+    """Values whose order decides: what argmax, topk and sort read, perhaps behind functions of it."""
+    values = network.values
+    chooses = {node.output for node in values.graph.nodes if node.op in _CHOOSES}
+    for node in reversed(values.graph.nodes):
+        if not isinstance(OPS[node.op].int8, WeightedSum | Product | Recurrent):
+            chooses.update(
+                [node.output] if any(r.output in chooses for r in values.readers.get(node.output, ())) else []
+            )
+    for stored in values.stored:
+        if any(node.output in chooses for node in values.readers_of(stored, "steps")):
+            yield stored, "steps"
+
+
+def scores(network: Network) -> Iterator[Reading]:
+    """Scores that a softmax reads from memory. Scores that are larger than all of the calibration would be clipped, and
+    would then have equal shares."""
+    for stored in _in_8_bits(network):
+        read = [OPS[node.op].int8 for node in network.values.readers_of(stored, "others")]
+        if any(isinstance(int8, Rowwise) and int8.masked for int8 in read):
+            yield stored, "others"
+
+
+def exponents(network: Network) -> Iterator[Reading]:
+    """What an exponential above 1 reads whose result others than layers read, with all slices beside it. An argument
+    that is larger than all of the calibration would be clipped, and the result too small by a factor."""
+    values = network.values
+    results = [name for stored in values.stored if stored.edges("others") for name in stored.values]
+    read = dict.fromkeys(name for result in results for name in _arguments_of_exp(values, result))
+    yield from _with_slices(network, (stored for name in read for stored in values.of_value[name]))
+
+
+def _arguments_of_exp(values: StoredValues, result: str) -> Iterator[str]:
+    """The stored value of which a result is an exponential, perhaps with functions before and behind it."""
+    name, found = result, False
+    while (node := values.producers.get(name)) is not None and (name == result or name not in values.of_value):
+        read = [n for n in node.inputs if n not in values.graph.constants]
+        if not isinstance(OPS[node.op].int8, Elementwise | Arithmetic) or len(read) != 1:
+            return
+        found = found or (node.op in _EXPONENTIALS and _passes_1(values, node))
+        (name,) = read
+    if found and name in values.of_value:
+        yield name
+
+
+def exponentials(network: Network) -> Iterator[Reading]:
+    """Exponentials above 1, and their sums and products. A sum with what a layer gives ends that."""
+    values, large = network.values, set[str]()
+    for node in values.graph.nodes:
+        if node.op in _EXPONENTIALS:
+            grows = _passes_1(values, node)
+        elif node.op in _KEEP_TAILS:
+            grows = not large.isdisjoint(node.inputs) and not any(_is_of_layer(values, name) for name in node.inputs)
+        else:
+            grows = isinstance(OPS[node.op].int8, Moves) and not large.isdisjoint(node.inputs)
+        large.update([node.output] if grows else [])
+    for stored in _in_8_bits(network):
+        if not large.isdisjoint(stored.values):
+            yield stored, "others"
+
+
+def divisors(network: Network) -> Iterator[Reading]:
+    """Divisors that come near zero, and the terms of a sum that is one: what counts is their relative error."""
+    values = network.values
+    by = {node.inputs[_DIVIDES[node.op]] for node in values.graph.nodes if node.op in _DIVIDES}
+    waiting = [s for s in values.stored if not by.isdisjoint(s.values) and _is_near_zero(s)]
+    found = dict.fromkeys(waiting)
+    for stored in waiting:
+        new = [part for part in _made_of(values, stored) if part not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    roles: tuple[Role, ...] = ("products", "others")
+    yield from ((stored, role) for stored in found for role in roles)
+
+
+def few_values(network: Network) -> Iterator[Reading]:
+    """Values of which calibration met few, as long as that costs next to nothing."""
+    roles: tuple[Role, ...] = ("products", "others")
+    costs, computed = network.costs, network.values.producers
+    found = [
+        (costs.of((stored, role), "int16"), (stored, role))
+        for stored in _in_8_bits(network)
+        if 0 < _met(stored) < FEW and not stored.edges("sums") and any(name in computed for name in stored.values)
+        for role in roles
+        if stored.edges(role) and costs.is_exact((stored, role)) and (stored, role) not in network.known
+    ]
+    found.sort(key=lambda pair: pair[0])
+    left = max(NOTHING * costs.traffic, LITTLE)
+    for cost, reading in found:
+        left -= cost
+        if left >= 0:
+            yield reading
+
+
+def _in_8_bits(network: Network) -> Iterator[Stored]:
+    """The values in 8 bits, but for those that recurrent layers give: these have no others."""
+    values = network.values
+    return (stored for stored in values.stored if stored.width == "int8" and not _is_recurrent(values, stored))
+
+
+def _is_recurrent(values: StoredValues, stored: Stored) -> bool:
+    made = [moved_from(values, name) for name in stored.values]
+    return any(node is not None and isinstance(OPS[node.op].int8, Recurrent) for node in made)
+
+
+def _met(stored: Stored) -> float:
+    """How many values calibration met; 0 if their range does not follow from data."""
+    return 0.0 if isinstance(stored.storage, QParams) else stored.met.count
+
+
+def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
+    """These values for all readers but layers. Of slices of a weighted sum all are taken, or none: if one is wider than
+    the others, the sum is computed in float32."""
+    costs, values = network.costs, network.values
+    found = dict.fromkeys(stored for stored in read if not _is_recurrent(values, stored))
+    sums = {made for stored in found for made in costs.sliced(stored)}
+    found |= {stored: None for stored in values.stored if not sums.isdisjoint(costs.sliced(stored))}
+    every: list[Reading] = [(stored, "others") for stored in found if stored.width == "int8"]
+    every += [
+        (stored, "products")
+        for stored in found
+        if stored.width == "int8" and all(map(reads_int16, values.readers_of(stored, "products")))
+    ]
+    yield from every
+
+
+def finer(reading: Reading) -> Width:
+    """int16 for what an exponential reads, or float32 where a step of int16 would change the exponential noticeably, as
+    where values share their scale with far larger ones."""
+    return "int16" if reading[0].q("int16").scale < _NOTICED else "float32"
+
+
+def _passes_1(values: StoredValues, exponential: Node) -> bool:
+    """Whether an exponential passes 1 somewhere in the range that calibration met of the stored value of which its
+    argument is a function; True where it is none of one value alone."""
+    calls, name = list[Node](), exponential.inputs[0]
+    while name not in values.of_value:
+        node = values.producers.get(name)
+        read = [] if node is None else [n for n in node.inputs if n not in values.graph.constants]
+        if node is None or not isinstance(OPS[node.op].int8, Elementwise | Arithmetic) or len(read) != 1:
+            return True
+        if any(values.graph.types[n].numel > 1 for n in node.inputs if n not in read):
+            return True
+        calls.append(node)
+        (name,) = read
+    met = [stored.met for stored in values.of_value[name]]
+    found = np.linspace(min(m.low for m in met), max(m.high for m in met), _POINTS, dtype=np.float32)
+    for node in reversed(calls):
+        arrays = [values.graph.constants.get(n, found).reshape(-1) for n in node.inputs]
+        types = tuple(TensorType(array.shape) for array in arrays)
+        with np.errstate(all="ignore"):
+            found = np.asarray(OPS[node.op].reference(Call(node.op, node.attrs, types, TensorType((_POINTS,))), arrays))
+    return bool((found > 0).any())
+
+
+def _is_of_layer(values: StoredValues, name: str) -> bool:
+    """Whether a value is what a weighted sum gives, moved or not."""
+    made = moved_from(values, name)
+    return made is not None and isinstance(OPS[made.op].int8, WeightedSum)
+
+
+def _is_near_zero(stored: Stored) -> bool:
+    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it, or is not known, since
+    others are zeros."""
+    least = max(stored.met.low, -stored.met.high)
+    one_sign = least >= 0 if stored.zeros else least > 0
+    return one_sign and least < NEAR * stored.q("int16").scale
+
+
+def _made_of(values: StoredValues, stored: Stored) -> list[Stored]:
+    """The stored values, none of them negative, whose sum, product, copy or root a value is. Its relative error is then
+    as large as theirs."""
+    found: dict[Stored, None] = {}
+    waiting = list(stored.values)
+    for name in waiting:
+        made = values.producers.get(name)
+        int8 = None if made is None else OPS[made.op].int8
+        keeps = isinstance(int8, Arithmetic | Moves) or name in values.transforms
+        if made is None or not (keeps or made.op in _KEEP_ERRORS):
+            continue
+        for read in made.inputs:
+            parts = values.of_value.get(read, [])
+            found.update(dict.fromkeys(parts))
+            if not parts and read not in waiting and values.graph.types[read].dtype == FLOAT32:
+                waiting.append(read)
+    return [part for part in found if part.met.low >= 0 and part is not stored]
