@@ -133,7 +133,7 @@ def check_pieces(
     """
 
     def finished(piece: GraphModule) -> Graph:
-        graph = import_piece(piece)
+        graph = import_piece(piece, whole=True)
         if not isinstance(graph, Graph):
             raise UnsupportedError(f"the module has other operators at some of its sizes: {next(iter(graph.values()))}")
         return finish(graph)
@@ -216,8 +216,8 @@ def _structure(program: ExportedProgram, outputs: Sequence[Any]) -> Structure:
         raise UnsupportedError(str(error)) from error
 
 
-def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
-    """Imports a piece of a program.
+def import_piece(piece: GraphModule, whole: bool = False) -> Graph | dict[str, str]:
+    """Imports a piece of a program; with `whole`, a module of which nothing runs in PyTorch.
 
     Inputs and outputs of a piece are float32 or quantized: int8, int16, or uint8, which the graph stores as int8 that
     is 128 less. Inputs that are sizes of a dynamic batch are not inputs of the graph, and results that are not tensors
@@ -226,7 +226,7 @@ def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
     Returns:
         The graph, or the reason for each node that cannot be imported.
     """
-    walk = _of_module(piece, whole=False)
+    walk = _of_module(piece, whole=whole)
     ends: Any = piece.graph.output_node().args[0]
     ends = [n for n in (ends if isinstance(ends, tuple) else (ends,)) if isinstance(n, Node)]
     outputs = walk.run([n.name for n in ends])
