@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, SKIPPED, noted
+from q8ta_wgpu.importing.user_names import user_names
 from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
@@ -82,15 +84,21 @@ def compare(
         in_float = _float_values(own_copy(module), exported, calls)
         simulated = _simulated(exported, calls)
         weighed = _simulated(exported, calls, in_float)
-        graph, ours = _integer_values(exported, calls)
+        graph, names, ours = _integer_values(exported, calls)
     asked = noted(exported.graph_module, ASKED, "")
     *_, output, yardstick, _, predicted = noted(exported.graph_module, PRECISION, ("", None, None, None))
     found = [_Found(*values) for values in zip(in_float, simulated, weighed, ours, strict=True)]
-    each = [Comparison(_rows(exported, graph, values), precision=asked) for values in found]
+    each = [Comparison(_named(_rows(exported, graph, values), names), precision=asked) for values in found]
+    output = names.get(output, output)
     if not several:
         return Comparison(each[0].layers, predicted, yardstick, (), asked, output)
     rows = _rows(exported, graph, _Found(*map(_joined, zip(*found, strict=True))))
-    return Comparison(rows, predicted, yardstick, tuple(each), asked, output)
+    return Comparison(_named(rows, names), predicted, yardstick, tuple(each), asked, output)
+
+
+def _named(rows: Sequence[Layer], names: Mapping[str, str]) -> tuple[Layer, ...]:
+    """Rows called what the user's program calls them."""
+    return tuple(replace(row, name=names.get(row.name, row.name)) for row in rows)
 
 
 Values = dict[str, Array]
@@ -292,9 +300,13 @@ def _simulated(
     return _recorded(copy.deepcopy(module) if exported.graph_signature.buffers_to_mutate else module, calls, (), known)
 
 
-def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) -> tuple[Graph, list[Values]]:
-    """The runnable graph, in which the result of each quantize is a value of its own, and its values in each call."""
+def _integer_values(
+    exported: ExportedProgram, calls: Sequence[checks.Tensors]
+) -> tuple[Graph, dict[str, str], list[Values]]:
+    """The runnable graph, in which the result of each quantize is a value of its own, what the user's program calls
+    its values, and these in each call."""
     graph, structure = import_program(exported)
+    names = user_names(graph)
     graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
     if graph.batched:
         graph = Model(graph, structure).rebatch(calls[0][0].shape[0]).graph
@@ -304,7 +316,7 @@ def _integer_values(exported: ExportedProgram, calls: Sequence[checks.Tensors]) 
         values = reference.run(graph, {**inputs, **held}, True)
         held = {state.read: values[state.written] for state in graph.states}
         found.append(values)
-    return graph, found
+    return graph, names, found
 
 
 def _recorded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
+from q8ta_wgpu.importing.user_names import call_by, user_names
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
@@ -85,27 +86,12 @@ def _without_int8(program: Any) -> str:
 
 def _runnable(graph: Graph, int8_outputs: bool) -> Graph:
     """Prepares an imported graph to run."""
-    names = _names_of_results(graph)
+    names = user_names(graph)
     if int8_outputs:
         _end_with_integers(graph)
     graph = run_passes(graph)
-    made = {node.output for node in graph.nodes}
-    for found, name in zip(graph.results, names, strict=True):
-        if name and found in made and name not in graph.types:
-            graph.rename(found, name)
+    call_by(graph, names)
     return graph
-
-
-def _names_of_results(graph: Graph) -> list[str]:
-    """For each result that a quantize or dequantize gives, the name of the user's operator before it; else empty."""
-    made = {node.output: node for node in graph.nodes}
-    names = []
-    for result in graph.results:
-        name = result
-        while name in made and made[name].op in ("quantize", "dequantize"):
-            name = made[name].inputs[0]
-        names.append(name if name in made and name != result else "")
-    return names
 
 
 def _end_with_integers(graph: Graph) -> None:

@@ -277,17 +277,6 @@ class Graph:
         self.constants[name] = array
         return name
 
-    def rename(self, old: str, new: str) -> None:
-        """Gives the value of a node another name."""
-        self.types = {new if name == old else name: found for name, found in self.types.items()}
-        self.outputs = [new if name == old else name for name in self.outputs]
-        self.in_float = {new if name == old else name: why for name, why in self.in_float.items()}
-        self.unrounded = {new if name == old else name: why for name, why in self.unrounded.items()}
-        for place, node in enumerate(self.nodes):
-            if old in (node.output, *node.inputs):
-                inputs = tuple(new if name == old else name for name in node.inputs)
-                self.nodes[place] = replace(node, inputs=inputs, output=new if node.output == old else node.output)
-
     def prune(self) -> None:
         """Removes nodes, types and constants that no output depends on."""
         live = set(self.outputs)

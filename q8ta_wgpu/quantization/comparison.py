@@ -60,7 +60,8 @@ class Layer:
     """One stored int8 or int16 value, or an output of the network.
 
     Attributes:
-        name: the operator whose result it is, in the exported program.
+        name: what made it in the user's program: the path of a module, with an operator behind it where the module
+            has several; of no module, the operator in the exported program.
         module: path of its module, as `Quantizer(skip=[...])` takes it; empty without one. If the noise comes from
             rounded weights, the module that has these.
         source: its position in the user's model.
@@ -153,7 +154,7 @@ class Comparison:
         head = f"{'lost dB':>8} {'SNR dB':>8} {'PT2E dB':>8} {'clipped':>8}  {'stored':7}  {'noise by':8}  layer"
         rows = [
             f"{x.lost:z8.1f} {x.snr:z8.1f} {_shown(x.simulated)} {100 * x.clipped:7.2f}%  {x.stored:7}  {x.cause:8}  "
-            + f"{x.name} {x.source}".rstrip()
+            + f"{x.name} {x.source.removeprefix(x.module).strip()}".rstrip()
             + (f" ({x.part} of the output)" if x.part else " (output)" if x.output else "")
             for x in self.layers
         ]

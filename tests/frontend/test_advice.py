@@ -56,8 +56,8 @@ def test_a_rare_outlier_is_clipping() -> None:
     assert 0 < rows["input_1"].clipped < 0.01
     assert rows["input_1"].cause == "clipping"
     assert rows["input_1"].lost > 20
-    assert rows["relu"].snr < 10
-    assert rows["relu"].cause == "before"
+    assert rows["1.relu"].snr < 10
+    assert rows["1.relu"].cause == "before"
     assert advice == (
         "input_1: clipped. Calibrate with inputs that reach so far. If the calibration had such inputs, "
         'Quantizer(precision="int16") has a range for them',
@@ -68,11 +68,11 @@ def test_an_outlier_within_the_range_makes_steps_coarse() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 32), Outlier(), nn.ReLU(), nn.Linear(32, 8))
     rows, (advice,) = causes(module, data(16, 64), data(16, 64))
-    assert rows["relu"].clipped == 0
-    assert rows["relu"].cause == "rounding"
-    assert rows["relu"].lost > 10
+    assert rows["2.relu"].clipped == 0
+    assert rows["2.relu"].cause == "rounding"
+    assert rows["2.relu"].lost > 10
     assert advice == (
-        'relu: 8 bits are too few. Quantizer(precision="int16") stores in 16 bits whatever can be. '
+        '2.relu: 8 bits are too few. Quantizer(precision="int16") stores in 16 bits whatever can be. '
         "Quantizer(skip=['2', ...]) leaves modules in float; name those that read the value, too"
     )
 
@@ -80,7 +80,7 @@ def test_an_outlier_within_the_range_makes_steps_coarse() -> None:
 @pytest.mark.parametrize(
     ("weights", "cause", "advice"),
     [
-        ("int4", "weights", ["relu: its rounded weights make most of the noise. Quantizer(skip=['0', ...])"]),
+        ("int4", "weights", ["1.relu: its rounded weights make most of the noise. Quantizer(skip=['0', ...])"]),
         ("int8", "before", []),
     ],
 )
@@ -89,7 +89,7 @@ def test_weights_of_4_bits_are_a_cause(weights: str, cause: str, advice: list[st
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32))
     rows, found = causes(module, data(16, 64), data(16, 64), weights=weights, fit_weights=False)
-    assert rows["relu"].cause == cause
+    assert rows["1.relu"].cause == cause
     assert [line[: len(said)] for line, said in zip(found, advice, strict=True)] == advice
 
 
@@ -111,10 +111,10 @@ def test_what_has_16_bits_is_not_said_to_have_8() -> None:
     x = data(16, 64)
     program = q8.quantize(module, (x,), [x], q8.Quantizer(precision="int16"), progress=False)
     found = q8.compare(module, program, (x,))
-    (relu,) = (layer for layer in found.layers if layer.name == "relu")
+    (relu,) = (layer for layer in found.layers if layer.name == "3.relu")
     assert (relu.stored, relu.cause) == ("int16", "rounding")
-    (advice,) = (line for line in found.advice if line.startswith("relu"))
-    assert advice.startswith("relu: 16 bits are too few. Quantizer(skip=['3', ...])")
+    (advice,) = (line for line in found.advice if line.startswith("3.relu"))
+    assert advice.startswith("3.relu: 16 bits are too few. Quantizer(skip=['3', ...])")
     assert "int16" not in advice
 
 

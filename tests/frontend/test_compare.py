@@ -88,7 +88,7 @@ def test_a_channel_that_is_lost_counts_once() -> None:
     x[..., 0, :2] = torch.tensor([1.0, 0.0])
     module = nn.Sequential(conv, nn.ReLU(), nn.Conv2d(16, 4, 1)).eval()
     program = q8.quantize(module, (x,), calibration=[(x,)], quantizer=q8.Quantizer(precision="int8"), progress=False)
-    (relu,) = (layer for layer in q8.compare(module, program, (x,)).layers if layer.name.startswith("relu"))
+    (relu,) = (layer for layer in q8.compare(module, program, (x,)).layers if layer.name == "1.relu")
     assert 11 < relu.snr < 13  # 12 dB: a sixteenth
 
 
@@ -118,12 +118,12 @@ def test_outputs_have_rows() -> None:
     program = q8.quantize(module, (x,), [x], progress=False)
     found = q8.compare(module, program, (x,))
     ends = {layer.name: layer for layer in found.layers if layer.output}
-    assert set(ends) == {"linear", "relu"}
+    assert set(ends) == {"head", "relu"}
     exact = module(x)[0].detach()
     given = torch.from_numpy(q8.Session(q8.compile(program), "reference")(x.numpy())[0])
     ratio = (exact - given).square().sum() / exact.square().sum()  # two values a class say little of it
-    assert ends["linear"].snr == pytest.approx(-10 * float(ratio.log10()), abs=0.01)
-    assert "linear head" in str(found)
+    assert ends["head"].snr == pytest.approx(-10 * float(ratio.log10()), abs=0.01)
+    assert "head (test_compare.py" in str(found)
     assert str(found).count("(output)") == 2
 
 
@@ -275,7 +275,7 @@ def test_what_is_only_moved_loses_nothing_and_hides_nothing(between: nn.Module) 
     module = nn.Sequential(*layers).eval()
     compared = q8.compare(module, q8.quantize(module, (items[0],), items, progress=False), (items[0],))
     rows = {layer.name: layer for layer in compared.layers}
-    assert rows["relu_1"].lost == max(0.0, rows["relu"].snr - rows["relu_1"].snr)
+    assert rows["4.relu"].lost == max(0.0, rows["1.relu"].snr - rows["4.relu"].snr)
 
 
 def test_inputs_of_a_comparison_are_numbers() -> None:

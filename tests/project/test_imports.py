@@ -95,6 +95,7 @@ ROOMS: dict[str, set[str]] = {
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH
     | {
+        "importing",
         "passes",
         "progress",
         "writing",

@@ -80,6 +80,8 @@ class Step:
         share = f"{ratio:,.0f} times" if ratio > _OFTEN else f"{100 * ratio:.2g} % of"
         most = f"here alone they would make {share} the noise that the outputs should have at most"
         why = self.reason if self.why or wanted == math.inf else f"{self.reason}: {most}"
+        while made.op == "call_module":  # an observer, of the value before it
+            made = made.all_input_nodes[0]
         source, what = source_of(made), "store" if self.is_table else "move"
         cost = cost_of(self.reading, self.width) if role == "steps" else self.cost  # a search counts those as free
         return f"{made.name}: {how} {why}, for {_bytes(cost)} more to {what}" + (f" ({source})" if source else "")
