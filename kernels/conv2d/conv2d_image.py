@@ -91,8 +91,8 @@ def _product(label: str, tile: gemm.AnyTile) -> Kernel:
 
     return Kernel(
         f"q8ta_conv2d_image.implicit_{label}",
-        # On lavapipe, eight copies of what gathers and quantizes a vector took 1.55 s to compile instead of 1.1, and ran
-        # 1.1 times as long.
+        # On lavapipe, eight copies of what gathers and quantizes a vector took 1.55 s to compile instead of 1.1, and
+        # ran 1.1 times as long.
         (*tile.source, "gemm_window_image", "gemm_pixels", "sums_planes", "LOADS=ONE_BY_ONE"),
         (FLOAT, ONLY_4C),
         ONLY_4C | FLOAT,

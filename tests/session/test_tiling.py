@@ -171,11 +171,13 @@ def test_a_model_with_states_is_refused() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.conv = nn.Conv2d(1, 2, 3, padding=1)
+            self.seen: torch.Tensor
             self.register_buffer("seen", torch.zeros(1))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.seen.add_(1.0)
-            return self.conv(x)
+            y: torch.Tensor = self.conv(x)
+            return y
 
     with pytest.raises(InputError, match="the model keeps seen from call to call, which every window would change"):
         q8.TiledSession(compiled(Counts(), (1, 1, 24, 24)), (1, 1, 48, 48), "reference")
