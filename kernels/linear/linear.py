@@ -79,7 +79,8 @@ def _sizes(call: Call) -> tuple[int, int, int]:
 
 
 def _rows(call: Call, weight: Array) -> Array:
-    return np.pad(weight, ((0, 0), (0, -weight.shape[1] % 4)))
+    more = -weight.shape[1] % 4
+    return np.pad(weight, ((0, 0), (0, more))) if more else weight
 
 
 def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:

@@ -305,3 +305,13 @@ def test_types_are_read_alone(vulkan: Device) -> None:
     assert declarations == declared
     with pytest.raises(Exception, match="WGPUNothing"):
         parser.parse_type("WGPUNothing *")
+
+
+def test_weights_that_threads_pack_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, whatever thread packs it."""
+    one = harness.program_of(MODEL.graph)
+    monkeypatch.setattr("q8ta_wgpu.program.build.MANY", 0)
+    many = harness.program_of(MODEL.graph)
+    assert many.dispatches == one.dispatches and many.shaders == one.shaders
+    for found, expected in zip(many.constants, one.constants, strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -16,7 +16,7 @@ export class Loaded {
   }
 
   async make(weights, report) {
-    await this.#upload(weights);
+    const uploaded = this.#upload(weights); // while pipelines compile
     const { device, program } = this, layouts = new Map(), pipelines = new Map();
     let done = 0;
     const total = program.shaders.length;
@@ -34,7 +34,7 @@ export class Loaded {
       const group = grouped(device, layouts.get(buffers.length), bound);
       return { pipeline: await pipelines.get(shader), group, grid };
     });
-    this.steps = await Promise.all(steps);
+    [, ...this.steps] = await Promise.all([uploaded, ...steps]);
   }
 
   async #upload(weights) {
@@ -51,7 +51,7 @@ export class Loaded {
     for (const place of program.constants) this.buffers.push(upload(place, flags));
     this.#uniforms = upload(program.uniforms, BUFFER.UNIFORM);
     this.states = new States(device, program, this.buffers, weights);
-    const memory = await device.popErrorScope(), invalid = await device.popErrorScope();
+    const [memory, invalid] = await Promise.all([device.popErrorScope(), device.popErrorScope()]);
     if (memory ?? invalid) {
       const size = program.slots.reduce((a, b) => a + b, 0) + weights.length;
       const text = `${this.adapter} gives no ${(size / 2 ** 20).toFixed(1)} MiB`;
