@@ -38,7 +38,7 @@ quick: lint
 
 test: lint unit
 
-# Every kernel on every backend in all layouts, every pair of kernel and epilogue that a turn leaves out: two hours
+# Every kernel on every backend in all layouts, with every epilogue of each product: hours
 test-all: export Q8TA_TEST_EVERYTHING = 1
 test-all: lint unit
 

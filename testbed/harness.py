@@ -123,10 +123,11 @@ def sampled_plans(graph: Graph, index: int, every: bool = True) -> Iterator[tupl
 
 
 def taken(step: Step, turn: int, every: int) -> bool:
-    """Whether the turn of a kernel among its operator's comes: one of `every` turns."""
+    """Whether the turn of a kernel among its operator's comes: one of `every` turns, or of three where nothing else is
+    left out: lavapipe keeps each pipeline until its process ends."""
     kernels = OPS[step.node.op].kernels
     place = next(i for i, kernel in enumerate(kernels) if kernel is step.variant.kernel)
-    return EVERYTHING or (place + turn) % every == 0
+    return (place + turn) % (min(every, 3) if EVERYTHING else every) == 0
 
 
 def plans_or_none(graph: Graph, index: int, device: Device) -> Sequence[tuple[str, Plan | None]]:
