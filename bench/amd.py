@@ -7,7 +7,9 @@ RDNA 2. A newer Mesa need not be installed: unpack its packages, and name its tw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from bench.figures import origin, write
 from bench.options import Options
 from testbed import radv
 
@@ -42,13 +44,18 @@ COLUMNS = (
 
 
 def part_amd(options: Options) -> None:
-    """Prints the table of docs/portability.md. `--names` chooses families."""
+    """Prints a table, and writes docs/amd.json. `--names` chooses families, and writes nothing."""
+    found = []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for family in options.names or FAMILIES:
         try:
-            print(f"| {' | '.join(map(str, cells(family, radv.compiled(family))))} |", flush=True)
+            found.append(cells(family, radv.compiled(family)))
+            print(f"| {' | '.join(map(str, found[-1]))} |", flush=True)
         except RuntimeError as error:
             print(f"| {family} | {error} |")
+    if not options.names:
+        now = origin("python -m bench amd", "RADV's null device")
+        write(Path("docs/amd.json"), {**now, "columns": COLUMNS, "rows": found}, "rows")
 
 
 def cells(family: str, rows: Sequence[radv.Row]) -> list[object]:
