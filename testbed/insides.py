@@ -14,7 +14,7 @@ from q8ta_wgpu.session.session import Session
 
 def executor(session: Session) -> Executor:
     """What runs a session's program; the session is on a device."""
-    found = session._runner.executor
+    found: Executor | None = runner(session).executor
     assert found is not None
     return found
 
@@ -26,7 +26,7 @@ def runner(session: Session) -> Any:
 
 def results(session: Session) -> Any:
     """The memory that a session gives results in."""
-    return session._runner._results
+    return runner(session)._results
 
 
 def other_sizes(session: Session) -> Any:

@@ -43,8 +43,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(progress, "Timer", AtOnce)
     monkeypatch.setenv("TERM", "xterm")
     yield
-    assert progress._showing.acquire(blocking=False), "a bar is still shown"
-    progress._showing.release()
+    showing = progress._showing
+    assert showing.acquire(blocking=False), "a bar is still shown"
+    showing.release()
 
 
 def shown(stream: io.StringIO) -> str:
