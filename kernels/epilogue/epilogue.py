@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.arithmetic import FRACTION
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
@@ -25,17 +24,11 @@ from q8ta_wgpu.ir.op import Attr, Operand
 from q8ta_wgpu.kernels.epilogue import magic_rounding
 from q8ta_wgpu.kernels.epilogue.stage import Stage, StageContext
 from q8ta_wgpu.kernels.epilogue.stages import (
-    Add,
-    Dequantize,
-    Mul,
     PixelShuffle,
     Requantize,
-    RequantizeInt16,
-    Scale,
-    Table,
     from_plain,
 )
-from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Curve, Residual, Rows, Slopes
+from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
 
 ORDER = re.compile(
     r"(residual |scaled_residual )?(curve |slopes )?requantize( add| mul| table)?(( pixel_shuffle)? dequantize)?"
@@ -78,12 +71,12 @@ class Epilogue:
     @property
     def rows(self) -> bool:
         """Whether each row of the sum's operand has a scale of its own."""
-        return isinstance(self.stages[0], Rows)
+        return self.stages[0].scales_rows
 
     @property
     def keeps_accumulator(self) -> bool:
         """Whether the result is the accumulator times its scale, never rounded to int8."""
-        return isinstance(self.stages[int(self.rows)], Scale)
+        return self.stages[int(self.rows)].keeps_accumulator
 
     @property
     def shuffle(self) -> PixelShuffle | None:
@@ -103,9 +96,8 @@ class Epilogue:
         if self.rounds_by_addition:
             hooks.remove("quad_value=requantized")
             hooks += ["Channel=MagicChannel", "channel_quad=magic_channels", "channel_from=magic_from"]
-            hooks += ["magic_bounds=bounded_by_range"] if isinstance(self.stages[0], Residual | Curve) else []
-            hooks += ["activated_bits=bits_on_curve"] if isinstance(self.stages[0], Curve) else []
-            ends = isinstance(self.stages[-1], Requantize)
+            hooks += self.stages[0].magic_hooks
+            ends = self.stages[-1].rounds_sum
             hooks += (
                 ["quad_value=magic_rounded", "packed_result=packed_magic"]
                 if ends
@@ -129,20 +121,14 @@ class Epilogue:
     def rounds_by_addition(self) -> bool:
         """Whether its sums can be rounded by adding magic numbers (magic_rounding.py)."""
         first, *others = self.stages
-        rounds = others[0] if isinstance(first, Residual | Curve) else first
-        if not isinstance(rounds, Requantize):
-            return False
-        if isinstance(first, Curve):
-            return first.by_addition
-        added = 255 * first.multiplier if isinstance(first, Residual) else 0
-        return ((rounds.hi - rounds.lo) << FRACTION) + added <= magic_rounding.WIDEST
+        rounds = others[0] if first.magic_hooks else first
+        return isinstance(rounds, Requantize) and first.magic_span(rounds.hi - rounds.lo) <= magic_rounding.WIDEST
 
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
         *before, last = self.stages
-        if not isinstance(last, Requantize | RequantizeInt16 | Add | Mul):
-            return None
-        return Epilogue((*before, last.clamped(lo, hi)))
+        clamped = last.clamped(lo, hi)
+        return None if clamped is None else Epilogue((*before, clamped))
 
     def plain(self) -> list[dict[str, Any]]:
         """Its stages as JSON: a list of dictionaries."""
@@ -186,8 +172,8 @@ def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape
             operand = next(others)
             stage.check(operand, sums)
             multiplier = types[2].shape
-            if isinstance(stage, Slopes) and operand.shape != multiplier:
-                raise GraphError(f"slopes are one number for each channel, {multiplier}, found {operand.shape}")
+            if stage.by_channel and operand.shape != multiplier:
+                raise GraphError(f"{stage.name} are one number for each channel, {multiplier}, found {operand.shape}")
     shuffle = epilogue.shuffle
     return shuffle.shape(sums) if shuffle else sums, epilogue.dtype
 
@@ -220,7 +206,7 @@ def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, S
     others, values = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :]), iter(arrays)
     stored = call.output.q.zero if call.output.q else 0
     for i, stage in enumerate(stages):
-        zeros = (s.zero for s in stages[i + 1 :] if isinstance(s, Add | Mul | Table | Dequantize))
+        zeros = (s.zero for s in stages[i + 1 :] if s.reads_int8)
         reads = (next(others), next(values, None)) if stage.operand else ()
         yield stage, StageContext(next(zeros, stored), *reads)
 
@@ -245,7 +231,7 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
         multiplier = arithmetic.row_multiplier(multiplier, more[0])
     value: Array = epilogue.stages[int(epilogue.rows)].start(acc, multiplier, offset)
     for stage, context in _stages(call, more):
-        if isinstance(stage, Slopes):
+        if stage.by_channel:
             context = replace(context, array=context.values.reshape(shape))
         value = stage.apply(value, context)
     return value
@@ -253,8 +239,8 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
 
 def shifted(call: Call, offset: Array) -> Array:
     """The offset, int32 (channels,), minus a residual's zero point times its multiplier."""
-    zeros = (context.operand_zero * s.multiplier for s, context in _stages(call) if isinstance(s, Residual))
-    return (offset.astype(np.int64) - sum(zeros)).astype(np.int32)
+    zeros = sum(stage.steps_of_zero(context) for stage, context in _stages(call))
+    return (offset.astype(np.int64) - zeros).astype(np.int32)
 
 
 def pack_offset(call: Call, offset: Array) -> Array:
@@ -271,12 +257,8 @@ def pack_offset(call: Call, offset: Array) -> Array:
 def _interval(call: Call) -> tuple[int, int]:
     """The interval of sums outside of which the result is constant, in fractions as the first stage counts them."""
     (first, own), *_ = stages = list(_stages(call))
-    if isinstance(first, Curve):
-        return first.interval(own)
     rounds, context = next((s, c) for s, c in stages if isinstance(s, Requantize))
-    lowest, highest = ((end - context.zero) << FRACTION for end in (rounds.lo, rounds.hi))
-    residual = first.multiplier if isinstance(first, Residual) else 0
-    return lowest - 127 * residual, highest + 128 * residual
+    return first.magic_interval(rounds.lo - context.zero, rounds.hi - context.zero, own)
 
 
 def params(call: Call) -> Params:

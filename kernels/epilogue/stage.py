@@ -59,6 +59,11 @@ class Stage:
         operand: the operand that it reads, None without one.
         dtype: dtype of the result if it is the last stage.
         hooks: the hooks of Epilogue.source that it fills, as hook=function of stages.wgsl.
+        magic_hooks: of a first stage behind which sums may be rounded by addition: the hooks that it fills then.
+        rounds_sum: whether it rounds the sum itself to int8.
+        reads_int8: whether it reads an int8 value that is not stored, with the zero point `zero`.
+        by_channel: whether its operand has one number for each channel.
+        scales_rows, keeps_accumulator: whether it is `Rows`, which the next stage builds on, or `Scale`.
         numbers: the allowed values of its fields, from their annotated types.
     """
 
@@ -66,6 +71,12 @@ class Stage:
     operand: ClassVar[Operand | None] = None
     dtype: ClassVar[str] = INT8X4
     hooks: ClassVar[tuple[str, ...]] = ()
+    magic_hooks: ClassVar[tuple[str, ...]] = ()
+    rounds_sum: ClassVar[bool] = False
+    reads_int8: ClassVar[bool] = False
+    by_channel: ClassVar[bool] = False
+    scales_rows: ClassVar[bool] = False
+    keeps_accumulator: ClassVar[bool] = False
     numbers: ClassVar[Mapping[str, Attr]]
 
     def __init_subclass__(cls) -> None:
@@ -93,6 +104,24 @@ class Stage:
     def fields(self, context: StageContext) -> Params:
         """Its uniform fields."""
         return {}
+
+    def clamped(self, lo: int, hi: int) -> Self | None:
+        """This stage, clamping also to [lo, hi]; None where it has no range."""
+        return None
+
+    def steps_of_zero(self, context: StageContext) -> int:
+        """What its operand's zero point adds to the sum, in fractions of a step."""
+        return 0
+
+    def magic_interval(self, low: int, high: int, context: StageContext) -> tuple[int, int]:
+        """As the first stage: the interval of sums outside of which a result of low..high is constant, in fractions of
+        a step or of a segment."""
+        return low << arithmetic.FRACTION, high << arithmetic.FRACTION
+
+    def magic_span(self, span: int) -> float:
+        """As the first stage: how many fractions lie between the ends of a result of `span` steps. Infinite where sums
+        must not be rounded by addition."""
+        return span << arithmetic.FRACTION
 
     def plain(self) -> dict[str, Any]:
         """The stage as JSON: its name and its fields."""

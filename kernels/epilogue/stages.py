@@ -38,6 +38,7 @@ class Requantize(RoundingStage):
     """Rounds the sum to int8."""
 
     name = "requantize"
+    rounds_sum = True
     hooks = ("quad_value=requantized",)
 
     def apply(self, value: Array, context: StageContext) -> Array:
@@ -69,6 +70,7 @@ class Add(RoundingStage):
     shift: Annotated[int, Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30)]
 
     name = "add"
+    reads_int8 = True
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
     hooks = ("addend_of=addend_quad", "after_rounding=plus_addend")
 
@@ -104,6 +106,7 @@ class Mul(RoundingStage):
     multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
 
     name = "mul"
+    reads_int8 = True
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
     hooks = ("addend_of=addend_quad", "after_rounding=times_addend")
 
@@ -129,6 +132,7 @@ class Table(Stage):
     zero: Int8
 
     name = "table"
+    reads_int8 = True
     operand = Operand("table", constant=True, dtypes=(INT8,))
     hooks = ("after_rounding=in_table",)
 
@@ -176,6 +180,7 @@ class Dequantize(Stage):
     scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
 
     name = "dequantize"
+    reads_int8 = True
     dtype = FLOAT32
     hooks = ("quad_offsets=float_offsets", "store_result=store_dequantized")
 
@@ -191,6 +196,7 @@ class Scale(Stage):
     """A float32 result that is never rounded to int8: (accumulator + offset) * multiplier."""
 
     name = "scale"
+    keeps_accumulator = True
     dtype = FLOAT32
     hooks = (
         "quad_value=scaled",

@@ -6,6 +6,7 @@ the multipliers that the next one reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -32,6 +33,7 @@ class Rows(Stage):
     Its operand is float32 (..., rows, 1)."""
 
     name = "rows"
+    scales_rows = True
     operand = Operand("rows", at_result=True)
     hooks = ("ResidualWord=RowOperands", "residual_of=row_operands_of", "added_word=row_added_word")
 
@@ -52,12 +54,23 @@ class Residual(Stage):
     name = "residual"
     operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
     hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "before_rounding=plus_residual")
+    magic_hooks = ("magic_bounds=bounded_by_range",)
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return value + (context.values.astype(np.int64) - context.operand_zero) * self.multiplier
 
     def fields(self, context: StageContext) -> Params:
         return {"residual_multiplier": np.int32(self.multiplier)}
+
+    def steps_of_zero(self, context: StageContext) -> int:
+        return context.operand_zero * self.multiplier
+
+    def magic_interval(self, low: int, high: int, context: StageContext) -> tuple[int, int]:
+        lowest, highest = super().magic_interval(low, high, context)
+        return lowest - 127 * self.multiplier, highest + 128 * self.multiplier
+
+    def magic_span(self, span: int) -> float:
+        return super().magic_span(span) + 255 * self.multiplier
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,7 @@ class Curve(Stage):
     name = "curve"
     operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
     hooks = ("activated=on_curve",)
+    magic_hooks = ("magic_bounds=bounded_by_range", "activated_bits=bits_on_curve")
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return curves.evaluate(value, context.values, curves.fraction(len(context.values) - 1, self.by_addition))
@@ -113,7 +127,10 @@ class Curve(Stage):
         bits, end = self._extent(context)
         return {"curve_bits": np.uint32(bits), "curve_end": np.int32(end - 1)}
 
-    def interval(self, context: StageContext) -> tuple[int, int]:
+    def magic_span(self, span: int) -> float:
+        return 0 if self.by_addition else math.inf
+
+    def magic_interval(self, low: int, high: int, context: StageContext) -> tuple[int, int]:
         """The interval outside of which sums give the curve's ends, in fractions of a segment, with a margin for the
         rounding of its ends to float32."""
         return -curves.MARGIN, self._extent(context)[1] + curves.MARGIN
@@ -131,6 +148,7 @@ class Slopes(Stage):
     """PReLU before rounding: negative values are multiplied by the slope of their channel, float32 (channels,)."""
 
     name = "slopes"
+    by_channel = True
     operand = Operand("slopes", constant=True, valid=_valid_slopes)
     hooks = ("activated=prelu", "Channel=PreluChannel", "channel_quad=prelu_channels", "channel_from=prelu_from")
 
