@@ -65,7 +65,7 @@ kernels: $(VENV)/ready
 	$(PYTEST) --durations 30 --dist worksteal tests/kernels
 
 bench: $(VENV)/ready
-	$(RUN) -m pytest bench
+	$(RUN) -m pytest bench --ignore bench/tests
 
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
