@@ -44,11 +44,12 @@ def joined_values(graph: Graph, moving: Collection[str], states: Collection[str]
             of a recurrent layer are joined within one call that computes.
         states: names of the values that states keep from call to call, which need a scale.
     """
-    origins, found = Origins(graph, moving), Joined()
+    origins, found, whole = Origins(graph, moving), Joined(), set[str]()
     for node in reversed(graph.nodes):  # a join of joins comes first
         if origins.joins(node):
-            reached = _Reached(origins, found, states)
+            reached = _Reached(origins, found, states, whole)
             if reached.follow(node.output):
+                whole |= set() if reached.pieces else reached.moved
                 found.values |= reached.moved
                 found.pieces |= reached.pieces.keys()
     found.pieces -= found.values
@@ -81,8 +82,12 @@ class Origins:
     def __init__(self, graph: Graph, moving: Collection[str] | None = None) -> None:
         self.graph, self.rewriter, self._moving = graph, Rewriter(graph), moving
         self.parts: list[str] = []
-        self._holds_join: dict[str, bool] = {}
         self._of: dict[str, Array] = {}
+        self._places = {node.output: place for place, node in enumerate(graph.nodes)}
+        self._joined = set[str]()
+        for node in graph.nodes:
+            if self.joins(node) or (self.moves(node) and self._sources(node)[0] in self._joined):
+                self._joined.add(node.output)
 
     def joins(self, node: Node) -> bool:
         """Whether a node joins several values, by moving their elements to places that are known."""
@@ -95,33 +100,37 @@ class Origins:
         allowed = self._moving is None or node.output in self._moving
         return isinstance(kind, Moves) and kind.fill is None and known and allowed
 
+    def is_joined(self, name: str) -> bool:
+        """Whether a value is a join, moved or not."""
+        return name in self._joined
+
     def of(self, name: str) -> Array:
         """The number of the part of each element of a value, int32; a part is a value in `parts`."""
-        if name not in self._of:
-            node = self.rewriter.producer(name)
-            if node is None or not self.is_joined(name):
-                shape = self.graph.types[name].shape
-                self._of[name] = np.broadcast_to(np.int32(len(self.parts)), shape)
-                self.parts.append(name)
-            else:
-                sources = self._sources(node)
-                places = [self.graph.constants[name] for name in node.inputs[len(sources) :]]
-                numbers = [*map(self.of, sources), *places]
-                self._of[name] = np.asarray(OPS[node.op].reference(self.graph.call(node), numbers))
+        needed, waiting = dict.fromkeys([name]), [name]
+        for value in waiting:
+            sources = self._sources(self.graph.nodes[self._places[value]]) if value in self._joined else ()
+            new = [source for source in dict.fromkeys(sources) if source not in needed and source not in self._of]
+            needed |= dict.fromkeys(new)
+            waiting += new
+        for value in sorted(needed.keys() - self._of.keys(), key=lambda each: self._places.get(each, -1)):
+            self._of[value] = self._numbers(value)
         return self._of[name]
+
+    def _numbers(self, name: str) -> Array:
+        """`of` a value, once those of what it is moved from are known."""
+        if name not in self._joined:
+            self.parts.append(name)
+            return np.broadcast_to(np.int32(len(self.parts) - 1), self.graph.types[name].shape)
+        node = self.graph.nodes[self._places[name]]
+        sources = self._sources(node)
+        places = [self.graph.constants[each] for each in node.inputs[len(sources) :]]
+        numbers = [*(self._of[each] for each in sources), *places]
+        return np.asarray(OPS[node.op].reference(self.graph.call(node), numbers))
 
     def _sources(self, node: Node) -> tuple[str, ...]:
         """The operands whose elements are moved."""
         operands = (OPS[node.op].operand(i, node.attrs) for i in range(len(node.inputs)))
         return tuple(n for n, each in zip(node.inputs, operands, strict=True) if not (each.constant or each.real))
-
-    def is_joined(self, name: str) -> bool:
-        """Whether a value is a join, moved or not."""
-        if name not in self._holds_join:
-            node = self.rewriter.producer(name)
-            moved = self._sources(node) if node is not None and self.moves(node) else ()
-            self._holds_join[name] = len(moved) > 1 or any(map(self.is_joined, moved))
-        return self._holds_join[name]
 
 
 @dataclass
@@ -129,6 +138,7 @@ class _Reached:
     """What is reached from one join.
 
     Attributes:
+        whole: values that are known to be moved to outputs alone, none of them taken apart.
         moved: the join, and what moves it whole.
         pieces: by name of a piece, the parts of the join that it holds.
     """
@@ -136,6 +146,7 @@ class _Reached:
     origins: Origins
     known: Joined
     states: Collection[str]
+    whole: Collection[str]
     moved: set[str] = field(default_factory=set)
     pieces: dict[str, frozenset[int]] = field(default_factory=dict)
 
@@ -146,6 +157,8 @@ class _Reached:
             name = waiting.pop()
             if name in self.states:
                 return False
+            if name in self.whole:
+                continue
             self.moved.add(name)
             for reader in self.origins.rewriter.readers(name):
                 into_other = self.origins.joins(reader) and reader.output not in self.known.values

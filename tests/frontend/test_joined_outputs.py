@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.ir.graph import Graph, Node, TensorType
+from q8ta_wgpu.passes.plan.joins import joined_values, origins_of
 from tests.quantizing import Plain, conv, data
 
 Forward = Callable[[Any, Tensor], Any]
@@ -74,3 +76,21 @@ def test_what_a_layer_reads_or_a_shuffle_mixes_is_joined_in_int8() -> None:
         module = Plain(forward, a=conv(3, 4), b=conv(3, 4), last=conv(8, 4), part=conv(4, 4)).eval()
         model = q8.compile(q8.quantize(module, (data(1, 3, 8, 8),), [data(1, 3, 8, 8)], progress=False))
         assert not model.report().float32
+
+
+def test_thousands_of_joins_in_a_row() -> None:
+    """Each joins what the one before left with an input; what is left of all of them is an output."""
+    graph = Graph(inputs=["x", "y"], types=dict.fromkeys("xy", TensorType((1, 2))))
+    last = "y"
+    for i in range(2000):
+        graph.types |= {f"c{i}": TensorType((1, 4)), f"s{i}": TensorType((1, 2))}
+        graph.nodes.append(Node("cat", (last, "x"), f"c{i}", {"dim": 1}))
+        cut = {"dim": 1, "start": 1, "end": 3, "step": 1, "extent": 0}
+        graph.nodes.append(Node("slice", (f"c{i}",), f"s{i}", cut))
+        last = f"s{i}"
+    graph.outputs = [last]
+    names = {node.output for node in graph.nodes}
+    joined = joined_values(graph, names)
+    assert joined.values | joined.pieces == names
+    ((numbers, parts),) = (found for found in origins_of(graph, [last]) if found is not None)
+    assert [parts[i] for i in numbers[0]] == ["x", "x"]
