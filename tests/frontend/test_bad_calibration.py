@@ -48,7 +48,7 @@ def test_calibration_that_is_no_iterable_of_inputs() -> None:
         (x, r"write \[x\]"),
         ([None], "item 0 is NoneType"),
         ([x, x.numpy()], "item 1 is ndarray"),
-        ({"x": x}, "item 0 is str"),
+        ({"x": x}, "iterable of inputs, found dict"),
     ):
         with pytest.raises(q8.InputError, match=message):
             q8.quantize(conv(3, 4).eval(), (x,), calibration=calibration, progress=False)  # type: ignore[arg-type]
