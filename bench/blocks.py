@@ -230,6 +230,23 @@ def onnx() -> str:
     )
 
 
+def real_files() -> str:
+    """Files of packages: which run, and what int8 gives beside ONNX Runtime's quantizer."""
+    data = read("onnx_files")
+    runs = [row for row in data["rows"] if row["runs"]]
+    int8 = [row for row in runs if "dB" in row.get("in int8", {})]
+    models = [made for row in runs for made in (row, row.get("in int8", {})) if made.get("exact")]
+    both = [(row["in int8"]["dB"], row["ONNX Runtime"]["dB"]) for row in int8 if "dB" in row["ONNX Runtime"]]
+    packages = len({row["file"].split(": ")[0] for row in data["rows"]})
+    return (
+        f"{len(runs)} of {len(data['rows'])} files from {packages} packages run, the others are refused by name. Of "
+        f"the {len(int8)} float ones that were quantized, ONNX Runtime's quantizer makes a file that loads of {len(both)}; "
+        f"{sum(ours >= theirs for ours, theirs in both)} of these have less noise here. Of {len(models)} models that "
+        f"`report.exact` calls so, {sum(made['differ'] > 0 for made in models)} differ on the device.\n\n"
+        f"{source(data, 'onnx_files')}"
+    )
+
+
 def gpus() -> str:
     """Rows a second of one GPU and of two."""
     data = read("gpus")
@@ -284,6 +301,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "adapters": adapters,
     "faults": faults,
     "onnx": onnx,
+    "onnx files": real_files,
     "gpus": gpus,
     "tokens": tokens,
     "web": web,
