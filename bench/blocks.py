@@ -241,8 +241,8 @@ def real_files() -> str:
     return (
         f"{len(runs)} of {len(data['rows'])} files from {packages} packages run, the others are refused by name. Of "
         f"the {len(int8)} float ones that were quantized, ONNX Runtime's quantizer makes a file that loads of "
-        f"{len(both)}; {sum(ours >= theirs for ours, theirs in both)} of these have less noise here. Of {len(models)} models that "
-        f"`report.exact` calls so, {sum(made['differ'] > 0 for made in models)} differ on the device.\n\n"
+        f"{len(both)}; {sum(ours >= theirs for ours, theirs in both)} of these have less noise here. Of "
+        f"{len(models)} models that `report.exact` calls so, {sum(made['differ'] > 0 for made in models)} differ on the device.\n\n"
         f"{source(data, 'onnx_files')}"
     )
 
