@@ -238,12 +238,12 @@ def real_files() -> str:
     models = [made for row in runs for made in (row, row.get("in int8", {})) if made.get("exact")]
     both = [(row["in int8"]["dB"], row["ONNX Runtime"]["dB"]) for row in int8 if "dB" in row["ONNX Runtime"]]
     packages = len({row["file"].split(": ")[0] for row in data["rows"]})
+    quieter, differ = sum(ours >= theirs for ours, theirs in both), sum(made["differ"] > 0 for made in models)
     return (
         f"{len(runs)} of {len(data['rows'])} files from {packages} packages run, the others are refused by name. Of "
         f"the {len(int8)} float ones that were quantized, ONNX Runtime's quantizer makes a file that loads of "
-        f"{len(both)}; {sum(ours >= theirs for ours, theirs in both)} of these have less noise here. Of "
-        f"{len(models)} models that `report.exact` calls so, {sum(made['differ'] > 0 for made in models)} differ on the device.\n\n"
-        f"{source(data, 'onnx_files')}"
+        f"{len(both)}; {quieter} of these have less noise here. Of {len(models)} models that `report.exact` calls so, "
+        f"{differ} differ on the device.\n\n{source(data, 'onnx_files')}"
     )
 
 
