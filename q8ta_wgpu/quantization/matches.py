@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import FLOAT32, Call, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Product, Recurrent, Rowwise, WeightedSum
 from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.kernels import OPS
@@ -30,6 +30,9 @@ _KEEP_ERRORS = ("sqrt", "affine", "divide")
 
 _CHOOSES = ("argmax", "argmin", "rank")
 """Operators that give places by the order of what they read; topk and sort begin with a rank."""
+
+_PASS_ON = ("quantize", "dequantize", "view")
+"""Operators of bools that are stored in int8, besides moves."""
 
 _EXPONENTIALS = ("exp", "expm1")
 
@@ -83,9 +86,10 @@ def _asks_whether_finite(node: Node) -> bool:
 
 
 def choices(network: Network) -> Iterator[Reading]:
-    """Values whose order decides: what argmax, topk and sort read, perhaps behind functions of it."""
+    """Values whose order decides: what argmax, topk and sort read, perhaps behind functions of it, and what is compared
+    or rounded where the result is an output."""
     values = network.values
-    chooses = {node.output for node in values.graph.nodes if node.op in _CHOOSES}
+    chooses = {node.output for node in values.graph.nodes if node.op in _CHOOSES} | _whole_outputs(values.graph)
     for node in reversed(values.graph.nodes):
         if not isinstance(OPS[node.op].int8, WeightedSum | Product | Recurrent):
             chooses.update(
@@ -94,6 +98,18 @@ def choices(network: Network) -> Iterator[Reading]:
     for stored in values.stored:
         if any(node.output in chooses for node in values.readers_of(stored, "steps")):
             yield stored, "steps"
+
+
+def _whole_outputs(graph: Graph) -> set[str]:
+    """What nodes give that makes bools or whole numbers which are outputs, perhaps moved or combined."""
+    ends, found = {*graph.outputs}, set[str]()
+    for node in reversed(graph.nodes):
+        given, int8 = graph.types[node.output], OPS[node.op].int8
+        whole = given.q == BOOL or given.dtype == INT32 or (isinstance(int8, Elementwise) and int8.whole)
+        if node.output in ends and (whole or isinstance(int8, Moves) or node.op in _PASS_ON):
+            ends.update(node.inputs)
+            found.update([node.output] if whole else [])
+    return found
 
 
 def scores(network: Network) -> Iterator[Reading]:

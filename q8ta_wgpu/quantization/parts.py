@@ -180,7 +180,8 @@ class _Output:
             counts = [self._counted(x) for x in self.exact]
             self.ways += _joined(self.exact, origins)
             self.ways += _alike(powers, counts)
-        self._signals = [way.sums(powers if self.is_float else [np.ones(x.shape) for x in exact]) for way in self.ways]
+        signals = powers if self.is_float else [np.ones(x.shape) for x in self.exact]
+        self._signals = [way.sums(signals) for way in self.ways]
 
     def _counted(self, exact: Array) -> Array:
         """Which elements are signal: not those that are masked."""
