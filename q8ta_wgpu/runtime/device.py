@@ -126,18 +126,20 @@ class Device(OpenDevice):
                 compiling.start(*each.shader)
         return trials
 
-    def passes(self, trials: Sequence[Trial], compiling: Compiling) -> bool:
-        """Whether matrix units compute what trials expect. One that does not becomes one of `unit_faults`."""
-        for each in trials:
-            if fault := "" if probe.passed(self, each) else probe.fault(self, each, compiling):
-                self.unit_faults[each.unit] = fault
-            else:
-                self._right.add(each.tile)
-        units = tuple(unit for unit in self.target.matrix_units if unit not in self.unit_faults)
-        if units == self.target.matrix_units:
-            return True
-        self.target = replace(self.target, matrix_units=units)
-        return False
+    def judge(self, trials: Sequence[Trial], compiling: Compiling) -> None:
+        """Compares what matrix units compute with what trials expect. A unit with another result becomes one of
+        `unit_faults`, and `target` is replaced by one without it."""
+        faults = {
+            each.unit: fault
+            for each in trials
+            if not probe.passed(self, each) and (fault := probe.fault(self, each, compiling))
+        }
+        with self.lock:
+            self.unit_faults = {**self.unit_faults, **faults}
+            self._right.update(each.tile for each in trials if each.unit not in self.unit_faults)
+            units = tuple(unit for unit in self.target.matrix_units if unit not in self.unit_faults)
+            if units != self.target.matrix_units:
+                self.target = replace(self.target, matrix_units=units)
 
     def try_units(self) -> None:
         """Tries every kernel for matrix units."""
@@ -145,4 +147,4 @@ class Device(OpenDevice):
             trials = list(known_results.unit_trials(self.target))
             for each in trials:
                 compiling.start(*each.shader)
-            self.passes(trials, compiling)
+            self.judge(trials, compiling)

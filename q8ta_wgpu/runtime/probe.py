@@ -187,7 +187,8 @@ def loop_turns(device: OpenDevice, turns: int = LOOP_TURNS) -> int:
 
 
 def _trial_key(trial: known_results.Trial) -> str:
-    return findings.digest("matrix unit", *trial.program.shaders, trial.program.uniforms)
+    operands = (words.tobytes() for words in trial.operands)
+    return findings.digest("matrix unit", *trial.program.shaders, trial.program.uniforms, *operands)
 
 
 def passed(device: OpenDevice, trial: known_results.Trial) -> bool:

@@ -121,8 +121,8 @@ class Runner:
         return Runner(self._model.reshape(*shapes), self.device or "reference", self._layouts, self._tune, self)
 
     def _load(self, wanted: Any, sharing: Executor | None, update: Update) -> Executor | None:
-        """Opens the device and loads the model's program. None where a matrix unit turns out to compute wrong products:
-        the device's target has it no more, so that the next plan does without."""
+        """Opens the device and loads the model's program. None where a matrix unit turns out to compute wrong products,
+        here or in another thread: the device's target has it no more, so that the next plan does without."""
         from q8ta_wgpu.runtime.executor import Executor
 
         started = time.perf_counter()
@@ -130,14 +130,16 @@ class Runner:
         self.device = device = device_for(self._model.graph, wanted)
         opened = time.perf_counter()
         update(0, 0, "layouts and kernels")
-        graph, plan = self._planned(device, update)
+        target = device.target
+        graph, plan = self._planned(device, target, update)
         with device.compiling() as compiling:
-            self.program = self._built(graph, device.target, plan, compiling.start)
+            self.program = self._built(graph, target, plan, compiling.start)
             trials = device.unit_trials([(step.variant.kernel, step.call) for step in plan.steps], compiling)
             scheduled = time.perf_counter()
             update(0, 0, "pipelines")
             self._check(device)  # while pipelines compile
-            executor = Executor(self.program, device, sharing, compiling) if device.passes(trials, compiling) else None
+            device.judge(trials, compiling)
+            executor = Executor(self.program, device, sharing, compiling) if device.target is target else None
         self.took = Opening(opened - started, scheduled - opened, time.perf_counter() - scheduled)
         return executor
 
@@ -150,16 +152,16 @@ class Runner:
             )
         device.check_loops()
 
-    def _planned(self, device: Device, update: Update) -> tuple[Graph, Plan]:
+    def _planned(self, device: Device, target: Target, update: Update) -> tuple[Graph, Plan]:
         """The lowered graph and its plan, by measured times if the session is tuned, else by the rules."""
         if self._tune:
             from q8ta_wgpu.tuning import tuner
 
-            graph = lower(self._model.graph, replace(device.target, copies_windows=False))
+            graph = lower(self._model.graph, replace(target, copies_windows=False))
             self.tuning = tuner.tune(graph, device, self._layouts, update)
             return self.tuning.graph, self.tuning.plan
-        graph = lower(self._model.graph, device.target)
-        return graph, sync_layouts(graph, device.target, self._layouts)
+        graph = lower(self._model.graph, target)
+        return graph, sync_layouts(graph, target, self._layouts)
 
     def _built(self, graph: Graph, target: Target, plan: Plan, linked: Linked) -> Program:
         faults = self.device.unit_faults if self.device else {}

@@ -254,7 +254,8 @@ def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device, monke
     assert last == "matrix unit 16x16x32 is not used: a kernel gives 3 of 64 words otherwise"
 
 
-def test_units_that_compute_wrong_are_left_out(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["found here", "found in another thread meanwhile"])
+def test_units_that_compute_wrong_are_left_out(known: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are tried when a plan chooses them, before they are used: then another plan takes their place."""
     unit = MatrixUnit(16, 16, 32, 32)
     large: dict[str, Any] = {"invocations": 1024, "workgroup_memory": 48 << 10, "shares_memory": True, "fast_dot": True}
@@ -264,6 +265,8 @@ def test_units_that_compute_wrong_are_left_out(vulkan: Device, monkeypatch: pyte
 
     def fault(device: Device, trial: Trial, compiling: Any) -> str:
         asked.append(trial.kernel)
+        if known:
+            vulkan.target = replace(vulkan.target, matrix_units=())
         return "a kernel gives 3 of 64 words otherwise"
 
     monkeypatch.setattr(probe, "fault", fault)
@@ -299,6 +302,8 @@ def test_a_trial_compares_bytes_and_is_remembered(
         found = probe.fault(vulkan, trial, compiling)
     assert found.startswith("q8ta_linear.tiled_16x16 gives") != right
     assert probe.passed(vulkan, trial) == right
+    other = replace(trial, case=replace(case, inputs={"x": case.inputs["x"] ^ 1}))
+    assert not probe.passed(vulkan, other), "a later version may multiply other numbers"
 
 
 @pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
