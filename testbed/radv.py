@@ -55,7 +55,11 @@ def compiled(family: str) -> list[Row]:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"RADV could not compile for {family}: {done.stderr.strip()[-500:]}")
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise RuntimeError(
+            f"RADV could not compile for {family}: {said}. It takes Mesa's Vulkan drivers lavapipe and RADV, "
+            "mesa-vulkan-drivers on Debian and Ubuntu"
+        )
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

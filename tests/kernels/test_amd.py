@@ -31,6 +31,10 @@ def test_amds_compiler_takes_every_kernel(family: str, packed: bool) -> None:
     assert packed or [row for row in products if row["waves"] < WAVES] == []
 
 
-def test_what_does_not_compile_is_told() -> None:
-    with pytest.raises(RuntimeError, match="RADV could not compile for navi99"):
+def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that RADV does not know, and a machine without drivers: a failure, which says what to install."""
+    with pytest.raises(RuntimeError, match=r"RADV could not compile for navi99: .*Unknown family"):
         radv.compiled("navi99")
+    monkeypatch.setenv("VK_DRIVER_FILES", "/nowhere.json")
+    with pytest.raises(RuntimeError, match=r"for navi23: vulkan.*Driver\. It takes .* mesa-vulkan-drivers"):
+        radv.compiled("navi23")
