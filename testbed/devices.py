@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import wgpu
 
-from q8ta_wgpu.runtime import engines
+from q8ta_wgpu.runtime import adapters, engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from testbed import browsers
@@ -80,3 +82,26 @@ def node_js() -> Iterator[browsers.Node]:
     started = browsers.Node(icd)
     yield started
     started.close()
+
+
+@pytest.fixture
+def nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device is open yet; those that other tests share stay out of this one."""
+    monkeypatch.setattr(adapters, "_open", {})
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Any] | Exception], None]:
+    """Makes a machine of these adapters of wgpu-native, or one whose driver fails as it lists them. It has no Dawn."""
+
+    def machine(found: Sequence[Any] | Exception) -> None:
+        def enumerate_adapters() -> list[Any]:
+            if isinstance(found, Exception):
+                raise found
+            return list(found)
+
+        monkeypatch.setattr(engines, "dawn", lambda: None)
+        monkeypatch.setattr(engines.native(), "_listed", [])
+        monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", enumerate_adapters)
+
+    return machine

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from q8ta_wgpu.runtime import findings
-from q8ta_wgpu.tuning import cache
+from q8ta_wgpu.tuning import cache, timer
 from testbed.small import small_model
 
 
@@ -63,3 +64,27 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own for what tuning keeps."""
     monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
     return tmp_path / "caches"
+
+
+@pytest.fixture
+def quick_tuning(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning takes one sample of a kernel, and keeps what it finds in a folder of the test's own."""
+    for count in ("FEWEST", "SAMPLES"):
+        monkeypatch.setattr(timer, count, 1)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Fills the disk: so many files more reach it."""
+
+    def fill(fitting: int) -> None:
+        written: list[int] = []
+
+        def fsync(descriptor: int) -> None:
+            written.append(descriptor)
+            if len(written) > fitting:
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    return fill

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import wgpu
 
 import q8ta_wgpu as q8
 from q8ta_wgpu import Session
@@ -101,12 +102,13 @@ def test_devices(capsys: Captured) -> None:
             assert row.endswith("yes")
 
 
-def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("nothing_open")
+def test_devices_with_one_that_cannot_work(
+    capsys: Captured, listing: Callable[[Sequence[Any] | Exception], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two equal cards, of which one cannot make a device and the other computes other bytes."""
     original, best = adapters._from_adapter, NATIVE.adapters()[0]
-    monkeypatch.setattr(engines, "dawn", lambda: None)
-    monkeypatch.setattr(NATIVE, "_listed", [])
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [best, best])
+    listing([best, best])
 
     def refuse(engine: Engine, adapter: object, number: int) -> Device:
         if number:
@@ -115,23 +117,22 @@ def test_devices_with_one_that_cannot_work(capsys: Captured, monkeypatch: pytest
 
     monkeypatch.setattr(adapters, "_from_adapter", refuse)
     monkeypatch.setattr(probe, "contract", lambda device: "quantize of 1.0 gives 7, the contract 3")
-    monkeypatch.setattr(adapters, "_open", {})
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert "1: it cannot make a device: no compute" in out
     assert "breaks the arithmetic contract: quantize of 1.0 gives 7" in out
     assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["no", "no"]
-    monkeypatch.setattr(NATIVE, "_listed", [])
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
+    listing([])
     assert "no wgpu adapter" in fails(capsys, "devices")
 
 
-def test_devices_with_one_that_ends_loops(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("nothing_open")
+def test_devices_with_one_that_ends_loops(
+    capsys: Captured, listing: Callable[[Sequence[Any] | Exception], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a session would refuse is no device for int8."""
-    monkeypatch.setattr(engines, "dawn", lambda: None)
-    monkeypatch.setattr(NATIVE, "_listed", NATIVE.adapters()[:1])
+    listing(NATIVE.adapters()[:1])
     monkeypatch.setattr(probe, "loop_turns", lambda device, turns: 64)
-    monkeypatch.setattr(adapters, "_open", {})
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert "ends the loops of a thread after 64 turns" in out

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,9 @@ def test_permissions_and_links_stay(tmp_path: Path) -> None:
     assert (tmp_path / "net.q8ta").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_full_disk_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_harms_nothing(tmp_path: Path, full_disk: Callable[[int], None]) -> None:
     (tmp_path / "net.q8ta").write_bytes(b"what was there")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    full_disk(0)
     with pytest.raises(ModelFileError, match=r"^cannot write .*net.q8ta: No space left on device$"):
         MODEL.save(tmp_path / "net.q8ta")
     assert [p.name for p in tmp_path.iterdir()] == ["net.q8ta"]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,12 @@ def test_a_failing_disk_harms_nothing(failing: str, tmp_path: Path, monkeypatch:
             fail()
 
     original = Path.open
-    match failing:
-        case "open":
-            monkeypatch.setattr(Path, "open", fail)
-        case "write":
-            monkeypatch.setattr(Path, "open", lambda self, *args: Full(original(self, *args)))
-        case "replace":
-            monkeypatch.setattr(Path, "replace", fail)
-        case _:
-            monkeypatch.setattr(os, "fsync", fail)
+    steps: dict[str, tuple[Any, str, Any]] = {
+        "open": (Path, "open", fail),
+        "write": (Path, "open", lambda self, *args: Full(original(self, *args))),
+        "replace": (Path, "replace", fail),
+    }
+    monkeypatch.setattr(*steps.get(failing, (os, "fsync", fail)))
     with pytest.raises(KeyboardInterrupt if failing == "interrupt" else OSError) as caught:
         replace({path: NEW})
     monkeypatch.undo()
@@ -60,19 +58,12 @@ def test_a_failing_disk_harms_nothing(failing: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_no_file_of_several_changes_before_all_are_on_the_disk(
-    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing: int, tmp_path: Path, full_disk: Callable[[int], None]
 ) -> None:
     before = {name: OLD for name in ("a", "b", "c")}
     for name, data in before.items():
         (tmp_path / name).write_bytes(data)
-    called: list[int] = []
-
-    def full(descriptor: int) -> None:
-        called.append(descriptor)
-        if len(called) == failing:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    full_disk(failing - 1)
     with pytest.raises(OSError, match="No space left") as caught:
         replace({tmp_path / name: NEW for name in before})
     assert caught.value.filename == str(tmp_path / "abc"[failing - 1])

@@ -24,7 +24,6 @@ from examples.vision import declare_operators
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning import cache, timer
 from testbed import browsers
 from testbed.devices import lacking
 from testbed.onnx.networks import quantized
@@ -86,6 +85,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("line", [pytest.param(line, id=name) for name, line in COMMANDS.items()])
+@pytest.mark.usefixtures("quick_tuning")
 def test_the_commands_of_a_page_run(
     line: str,
     given: dict[str, Any],
@@ -97,8 +97,6 @@ def test_the_commands_of_a_page_run(
         assert all((ROOT / file).exists() for file in ELSEWHERE.values())
         return
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
-    monkeypatch.setattr(timer, "SAMPLES", 1)
     model = given["model"]
     model.save("net.q8ta")
     np.save("x.npy", given["x"].numpy())

@@ -10,19 +10,16 @@ import pytest
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning import cache, timer
 from tests.frontend.test_whole_networks import quantized
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "unet"])
+@pytest.mark.usefixtures("quick_tuning")
 def test_a_network_through_the_public_face(
     name: str, vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Images are small and samples few, as tuning times every kernel of every layer. The command tunes, the session
     uses its times."""
-    monkeypatch.setattr(timer, "FEWEST", 1)
-    monkeypatch.setattr(timer, "SAMPLES", 1)
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
     monkeypatch.chdir(tmp_path)
     _, model, x = quantized(name)
     x = np.ascontiguousarray(x[:, :, :32, :32])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning import cache
 from testbed import harness, op_graphs
 from testbed.harness import stages_of
 
@@ -240,9 +238,8 @@ def test_pad_of_an_int8_scalar(vulkan: Device) -> None:
         np.testing.assert_array_equal(found, inputs["x"], err_msg=name)
 
 
-def test_a_tuned_network_of_cats_and_slices_keeps_its_bytes(
-    vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("caches")
+def test_a_tuned_network_of_cats_and_slices_keeps_its_bytes(vulkan: Device) -> None:
     """Their kernels differ by layout alone: a plan that meant one and ran another gave 6,090 wrong values of 6,144."""
 
     def forward(net: Any, x: Tensor) -> Tensor:
@@ -252,7 +249,6 @@ def test_a_tuned_network_of_cats_and_slices_keeps_its_bytes(
         left, right = joined[:, :16], joined[:, 16:]
         return torch.cat((left, right[:, :8], left[:, 8:]), 1)
 
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
     torch.manual_seed(0)
     layers = {"first": (4, 16), "second": (16, 32), "third": (48, 32)}
     parts = {name: nn.Conv2d(*channels, 3, padding=1) for name, channels in layers.items()}

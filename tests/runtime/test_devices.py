@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
@@ -20,7 +20,7 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl_definitions import files
-from q8ta_wgpu.runtime import adapters, engine, engines, rates
+from q8ta_wgpu.runtime import engine, engines, rates
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
@@ -62,18 +62,11 @@ def test_a_device_that_is_not_there(wrong: Any) -> None:
         Session(MODEL, wrong)
 
 
-def test_no_adapters_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "dawn", lambda: None)
-    monkeypatch.setattr(NATIVE, "_listed", [])
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", list)
+def test_no_adapters_at_all(listing: Callable[[Sequence[Any] | Exception], None]) -> None:
+    listing([])
     with pytest.raises(DeviceError, match=r"no wgpu adapter.*device='reference'"):
         Session(MODEL)
-
-    def broken() -> None:
-        raise RuntimeError("no driver")
-
-    monkeypatch.setattr(NATIVE, "_listed", [])
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", broken)
+    listing(RuntimeError("no driver"))
     with pytest.raises(DeviceError, match="could not list adapters: no driver"):
         NATIVE.adapters()
 
@@ -98,10 +91,11 @@ def cannot() -> None:
     raise RuntimeError("storage buffers in compute are not supported\nby this driver")
 
 
-def test_an_adapter_that_cannot_make_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_cannot_make_a_device(
+    listing: Callable[[Sequence[Any] | Exception], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = NATIVE.adapters()
-    monkeypatch.setattr(NATIVE, "_listed", [])
-    monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: [FakeAdapter(cannot), *real])
+    listing([FakeAdapter(cannot), *real])
     monkeypatch.setattr(engine, "rank", lambda adapter: adapter.info["device"] != "Broken GPU")
     assert NATIVE.describe(NATIVE.adapters()[0]) == "Broken GPU (OpenGL, wgpu-native)"
     with pytest.raises(
@@ -165,8 +159,8 @@ def test_a_lost_device_under_a_model_without_inputs() -> None:
             opened()
 
 
-def test_a_lost_device_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapters, "_open", {})
+@pytest.mark.usefixtures("nothing_open")
+def test_a_lost_device_is_opened_again() -> None:
     first = open_device("vulkan")
     assert open_device("vulkan") is first
     first.wgpu.destroy()

@@ -29,7 +29,7 @@ from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.program import known_results
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.known_results import Trial
-from q8ta_wgpu.runtime import adapters, engines, findings, probe
+from q8ta_wgpu.runtime import engines, findings, probe
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
@@ -204,8 +204,8 @@ def test_wrong_code_on_dawn(swiftshader: Device) -> None:
         swiftshader.pipeline(with_words("wrong").replace("x[id.x];", "nothing[id.x];"), 2)
 
 
-def test_a_lost_device_of_dawn(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapters, "_open", {})
+@pytest.mark.usefixtures("nothing_open")
+def test_a_lost_device_of_dawn(swiftshader: Device) -> None:
     first = open_device("dawn:swiftshader")
     opened = Session(MODEL, first)
     assert equal(opened(INPUTS[0]), 0)

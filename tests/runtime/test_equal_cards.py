@@ -33,6 +33,7 @@ class _WithUnits(Dawn):
         return (MatrixUnit(16, 16, 32, 32),)
 
 
+@pytest.mark.usefixtures("nothing_open")
 @pytest.mark.parametrize("usable", [True, False])
 def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody asks for an engine, the adapter is the same one, its units compute right and products need them."""
@@ -41,7 +42,6 @@ def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, m
     assert own is not None
     insides.listed(other).extend(own.adapters())
     monkeypatch.setattr(engines, "dawn", lambda: other)
-    monkeypatch.setattr(adapters, "_open", {})
     native = open_device("wgpu-native:vulkan")
     info = {**native.wgpu.adapter.info, **{k: swiftshader.info[k] for k in ("vendor_id", "device_id")}}
     monkeypatch.setattr(native.wgpu.adapter, "_adapter_info", info)
@@ -87,12 +87,12 @@ def _fake(device: Any, adapter: Any) -> None:
     device.adapter, device.alive, device.target = adapter, True, BASELINE
 
 
+@pytest.mark.usefixtures("nothing_open")
 def test_one_of_equal_cards_is_named(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its number; a device's name has it, and names that device again."""
     native = engines.native()
     cards = [_Card(swiftshader.wgpu.adapter) for _ in range(2)]
     monkeypatch.setattr(native, "_listed", cards)
-    monkeypatch.setattr(adapters, "_open", {})
     monkeypatch.setattr(native, "request", lambda adapter: adapter)
     monkeypatch.setattr(adapters, "Device", type("Fake", (SimpleNamespace,), {"__init__": _fake}))
     for number, card in enumerate(cards):

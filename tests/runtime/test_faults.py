@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning import cache as tune_cache
 from q8ta_wgpu.tuning.cache import Cache
 from testbed.small import small_input, small_model
 
@@ -179,34 +179,16 @@ def test_interrupts_in_runs() -> None:
     assert int(program(SIGNALLED)) >= 18
 
 
-def test_a_tuning_cache_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuning_cache_on_a_full_disk(caches: Path, full_disk: Callable[[int], None]) -> None:
     """The file there was stays, and the note says why nothing is kept."""
-    monkeypatch.setattr(tune_cache, "folder", lambda: tmp_path)
     kept = Cache.of({})
     kept.times["a"] = 1.0
     kept.save()
     assert kept.note == ""
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    full_disk(0)
     again = Cache.of({})
     again.times["b"] = 2.0
     again.save()
     assert "No space left on device" in again.note and "nothing is kept" in again.note
     assert list(Cache.of({}).times) == ["a"]
-    assert [path for path in tmp_path.iterdir() if path != kept.path] == []
-
-
-def test_results_without_any_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user without a home has no cache folder: sessions work, and a cache says so."""
-
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(tune_cache, "folder", nowhere)
-    assert "there is no cache folder" in Cache.of({}).note
-    with Session(small_model(), "vulkan") as session:
-        expected = Session(small_model(), "reference")(small_input())
-        np.testing.assert_array_equal(session(small_input())["y"], expected["y"])
+    assert [path for path in caches.iterdir() if path != kept.path] == []

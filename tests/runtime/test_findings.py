@@ -92,8 +92,7 @@ def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs permissions of Unix")
-def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(findings, "folder", lambda: tmp_path / "file" / "caches")
+def test_a_folder_that_cannot_be_made(folder: Path) -> None:
+    folder.write_text("in the way")
     findings.keep(INFO, "contract", True)
     assert findings.recall(INFO, "contract") is None

@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.layout import PACKINGS, Layout, pack
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.program import Port
-from q8ta_wgpu.runtime import adapters, handles, reused, transfer
+from q8ta_wgpu.runtime import handles, reused, transfer
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
@@ -215,9 +215,9 @@ def test_closing_frees_the_uploads(session: q8.Session, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["wgpu-native:vulkan", "dawn:swiftshader"])
-def test_a_lost_device_under_large_inputs(name: str, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("nothing_open")
+def test_a_lost_device_under_large_inputs(name: str, swiftshader: Device) -> None:
     """Nothing is submitted to it, which could end the process."""
-    monkeypatch.setattr(adapters, "_open", {})
     with q8.Session(_two_inputs(), open_device(name)) as session:
         (item,) = _items(1)
         session(*item)

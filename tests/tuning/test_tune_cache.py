@@ -98,11 +98,8 @@ def test_a_corrupt_file_is_tuned_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last.sampled == 0 and not last.note
 
 
-def test_a_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vulkan: Device, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(tune_cache, "folder", lambda: tmp_path / "file" / "folder")
+def test_a_folder_that_cannot_be_written(caches: Path, monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
+    caches.write_text("in the way")
     monkeypatch.setattr(tune, "Timer", Clock(by_estimate))
     with Session(MODEL, vulkan, tune=True) as session:
         same_bytes(session(small_input()))
@@ -182,10 +179,10 @@ def test_the_folder_of_each_platform(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
-def test_a_pipe_in_the_place_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_in_the_place_of_the_cache(caches: Path) -> None:
     """Nobody writes to it: reading it would wait for ever."""
-    monkeypatch.setattr(tune_cache, "folder", lambda: tmp_path)
     path = Cache.of({}).path
     assert path is not None
+    caches.mkdir()
     os.mkfifo(path)
     assert "it is no regular file" in Cache.of({}).note
