@@ -10,7 +10,7 @@ import argparse
 import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.compare import main as compare
@@ -91,8 +91,9 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def main() -> None:
-    """Runs the requested parts."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the requested parts. Arguments are those of the command line, unless others are given."""
+    given = sys.argv[1:] if arguments is None else arguments
     listed = "\n".join(f"  {name:<24}{text}" for name, (_, _, text) in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
@@ -112,9 +113,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1, help="draws of weights and inputs of each network (zoo)")
     parser.add_argument("--without", nargs="*", default=[], metavar="RULE", help="rules to leave out (accuracy)")
     parser.add_argument("--ablate", action="store_true", help="leave out each rule in turn (accuracy)")
-    if sys.argv[1:2] == ["compare"]:
-        compare(sys.argv[2:])
-    args = parser.parse_args()
+    if given[:1] == ["compare"]:
+        compare(given[1:])
+    args = parser.parse_args(given)
     names = [name for listed in args.names for name in listed.split(",")]
     numbers = args.count, args.jobs, args.sets, args.items, args.draws, args.without, args.ablate
     options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)

@@ -6,6 +6,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,11 +113,11 @@ def coloured(y: Image.Image, small: Image.Image) -> Image.Image:
     return Image.merge("YCbCr", (y, cb, cr)).convert("RGB")
 
 
-def main() -> None:
-    """Runs the demo and prints what it found."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the demo and prints what it found. Arguments are those of the command line, unless others are given."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--image", help="a picture of yours; by default a photograph of scikit-image's")
-    pictures = read(parser.parse_args().image)
+    pictures = read(parser.parse_args(arguments).image)
     torch.set_num_threads(1)
     network = trained()
     model = build(network)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from q8ta_wgpu.runtime import findings
+from q8ta_wgpu.runtime import findings, transfer
 from q8ta_wgpu.tuning import cache, timer
 from testbed.small import small_model
 
@@ -88,3 +88,9 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(os, "fsync", fsync)
 
     return fill
+
+
+@pytest.fixture
+def copy_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many threads copy large arrays, however many processors there are: the number that a test asks for."""
+    monkeypatch.setattr(transfer, "_THREADS", request.param)

@@ -27,11 +27,13 @@ class Clock:
     def __init__(self, price: Price) -> None:
         self.price = price
         self.asked: list[tuple[Call, Variant]] = []
+        self.copies = 0
 
     def __call__(self, device: Device) -> Clock:
         return self
 
     def copy(self) -> float:
+        self.copies += 1
         return 1e6  # a kilobyte a microsecond
 
     def times(
@@ -55,11 +57,17 @@ def drawn(seed: int) -> Price:
     return lambda call, way: random.Random(f"{seed} {way} {call.output.shape}").uniform(1, 1000)
 
 
+def clocked(monkeypatch: pytest.MonkeyPatch, price: Price) -> Clock:
+    """A clock in the place of the timer."""
+    clock = Clock(price)
+    monkeypatch.setattr(tune, "Timer", clock)
+    return clock
+
+
 def tuned(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: str = "optimal", target: Target = BASELINE
 ) -> Any:
     """A tuning of a graph with made-up times, and the clock that was asked."""
-    clock = Clock(price)
-    monkeypatch.setattr(tune, "Timer", clock)
+    clock = clocked(monkeypatch, price)
     device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=target, info=INFO)
     return tune.tune(graph, device, policy), clock

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
@@ -80,3 +82,8 @@ def arrays_of(model: q8.Model, inputs: Sequence[Tensor]) -> dict[str, Array]:
 
 def ops(model: q8.Model) -> list[str]:
     return [part for node in model.graph.nodes if node.op not in ("quantize", "dequantize") for part in parts(node)]
+
+
+def choosing(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Precisions], Precision]) -> None:
+    """Lets a test choose the precisions, with all that the search for them has found when it begins."""
+    monkeypatch.setattr(Precisions, "choose", choose)

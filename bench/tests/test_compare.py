@@ -47,9 +47,8 @@ def test_a_slower_call_passes_the_limit(
         return {"residual": {**ROW, **slow}}
 
     monkeypatch.setattr(compare, "ran", ran)
-    monkeypatch.setattr("sys.argv", ["bench", "compare", "OTHER", "--rounds", "3", "--limit", "1.2"])
     with pytest.raises(SystemExit) as ended:
-        main()
+        main(["compare", "OTHER", "--rounds", "3", "--limit", "1.2"])
     assert ended.value.code == status
     assert [tree == ROOT for tree in turns] == [True, False, False, True] * 2
     out = capsys.readouterr().out

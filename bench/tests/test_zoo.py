@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from bench.zoo_table import figures
 from testbed.blocks import conv
 
 
+def _built(monkeypatch: pytest.MonkeyPatch, build: Callable[[str], nn.Module]) -> None:
+    """Names that begin with `small:` are networks of a test, on images of 8 x 8."""
+    monkeypatch.setattr(zoo, "BUILDERS", {"small": build})
+    monkeypatch.setattr(builders, "SIZES", (8,))
+
+
 def test_rows_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that runs, one that cannot be imported and one that cannot be built; the last row of a name counts."""
 
@@ -23,8 +30,7 @@ def test_rows_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             return x.logcumsumexp(-1)
 
     made = {"net": nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5)), "sorted": Sorted()}
-    monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: made[name]})
-    monkeypatch.setattr(builders, "SIZES", (8,))
+    _built(monkeypatch, made.__getitem__)
     rows = [{**zoo.measured(f"small:{name}", "llvmpipe"), "seconds": 1.0} for name in ("net", "sorted", "missing")]
     net, refused, missing = rows
     assert (net["mismatches"], net["macs_int8"], net["inputs"]) == (0, net["macs"], [[1, 3, 8, 8]])
@@ -84,7 +90,7 @@ def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.Monk
     module = builders.positional(Denoiser(), arguments, torch)
     x, timestep = builders.example_inputs(module, torch)
     assert (x.shape, 500 <= float(timestep) < 1000) == ((1, 3, 8, 8), True)
-    monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: module})
+    _built(monkeypatch, lambda name: module)
     row = zoo.measured("small:denoiser", "llvmpipe", items=2)
     assert (row["mismatches"], row["inputs"]) == (0, [[1, 3, 8, 8], [1]])
     (shown,) = figures([row])["rows"]
@@ -93,8 +99,7 @@ def test_a_network_of_several_inputs_has_its_own_shapes(monkeypatch: pytest.Monk
 
 def test_rows_of_several_draws_are_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each draw has weights and inputs of its own; one that fails is said."""
-    monkeypatch.setattr(zoo, "BUILDERS", {"small": lambda name: nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5))})
-    monkeypatch.setattr(builders, "SIZES", (8,))
+    _built(monkeypatch, lambda name: nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 5)))
     rows = [zoo.measured("small:net", "llvmpipe", draw=draw) for draw in range(3)]
     assert len({row["snr_db"] for row in rows}) == 3
     row = zoo.mean_of(rows)

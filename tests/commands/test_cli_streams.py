@@ -6,15 +6,18 @@ import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.commands import show
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
+from testbed.standins import failing
 from tests.cli import ENVIRONMENT, Captured, enter, fails
 
 
@@ -78,10 +81,7 @@ def test_an_input_that_is_a_pipe(capsys: Captured, files: Path) -> None:
 
 
 def test_a_command_without_memory(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("q8ta_wgpu.commands.show.opened", full)
+    failing(monkeypatch, show, "opened", MemoryError)
     assert "not enough memory" in fails(capsys, "show", "net.q8ta")
 
 
@@ -96,15 +96,14 @@ def test_what_is_printed_commands_no_terminal(capsys: Captured) -> None:
     assert "red\\x1b[31m" in err and "\x1b" not in err
 
 
-def test_an_output_of_few_letters(capsys: Captured, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_of_few_letters(capsys: Captured, files: Path) -> None:
     """As a pipe on Windows is: what we write is in ASCII, names of the network are written out."""
     graph = Graph(["größe"], ["y"], [Node("relu", ("größe",), "y")])
     graph.types = dict.fromkeys(("größe", "y"), TensorType((3,)))
     Model(graph, Structure(0)).save(files / "named.q8ta")
     for command in (["show", "net.q8ta"], ["time", "net.q8ta", "--repeats", "1"], ["show", "named.q8ta"]):
         written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "stdout", written)
+        with redirect_stdout(written):
             assert main(command) == 0, capsys.readouterr().err
         written.seek(0)
         assert ("gr\\xf6\\xdfe" in written.read()) == ("named.q8ta" in command)

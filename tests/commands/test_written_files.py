@@ -12,6 +12,7 @@ import pytest
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.commands import show, time
 from testbed.small import small_model
+from testbed.standins import failing
 from tests.cli import Captured, enter, fails
 
 OLD = b"what was there"
@@ -81,9 +82,6 @@ def test_a_full_disk_leaves_an_exported_folder_whole(tmp_path: Path, capsys: Cap
 def test_missing_extras_are_found_before_measuring(
     module: object, missing: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    def opened(*_: object) -> None:
-        raise AssertionError("a device was opened")
-
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.setattr(module, "Session", opened)
+    failing(monkeypatch, module, "Session", AssertionError("a device was opened"))
     assert "q8ta-wgpu[show]" in fails(capsys, *arguments)

@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend import float_program
+from q8ta_wgpu.frontend.export import plain
 from q8ta_wgpu.frontend.nodes import source_of
 from q8ta_wgpu.runtime.device import Device
+from testbed.standins import failing
 from tests.importing import Wrapped, flat, imported
 from tests.quantizing import INT8, Plain, check_on, check_on_host, conv, data
 
@@ -128,8 +131,8 @@ def test_a_line_of_a_package_whose_name_begins_with_torch() -> None:
 
 def test_constants_and_assertions_need_no_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """arange is in no table, and torch asserts the dtypes of a conversion: neither asks for decompositions."""
-    for place in ("float_program", "export.plain"):
-        monkeypatch.setattr(f"q8ta_wgpu.frontend.{place}.decomposed", lambda _: pytest.fail("traced again"))
+    for place in (float_program, plain):
+        failing(monkeypatch, place, "decomposed", AssertionError("traced again"))
     x = torch.randn(1, 4, generator=torch.Generator().manual_seed(0))
     module = Plain(
         lambda s, x: s.linear(x).to(torch.float32) + torch.arange(4).to(torch.float32), linear=nn.Linear(4, 4)

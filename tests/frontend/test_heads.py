@@ -18,7 +18,7 @@ from q8ta_wgpu.frontend.calibrate import heads, need, simulated_noise
 from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.rounder import shares_in_steps
 from q8ta_wgpu.kernels.attention.attention import COARSE, powers
-from tests.quantizing import Plain, data
+from tests.quantizing import Plain, choosing, data
 
 BATCH, HEADS, TOKENS, WIDE = 2, 3, 20, 8
 BIAS = data(HEADS, TOKENS, TOKENS, seed=7)
@@ -54,6 +54,12 @@ def _network(attend: Scores) -> nn.Module:
     return Plain(forward, qkv=nn.Linear(wide, 3 * wide), head=nn.Linear(wide, wide)).eval()
 
 
+def _at_once(monkeypatch: pytest.MonkeyPatch, scores: int) -> None:
+    """So many scores are computed at once, at most."""
+    for limit in ("_MANY", "CACHED"):
+        monkeypatch.setattr(heads, limit, scores)
+
+
 @pytest.mark.parametrize("attend", [_with_a_bias, _masked, _causal, _mask_first], ids=lambda f: f.__name__.strip("_"))
 @pytest.mark.parametrize("rows", [5, TOKENS, HEADS * TOKENS])
 def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,13 +75,12 @@ def test_some_rows_of_scores_at_a_time(attend: Scores, rows: int, monkeypatch: p
         found.append((self._noise({}), list(self.simulated.needs([0]).values())))
         return Precision()
 
-    monkeypatch.setattr(Precisions, "choose", choose)
+    choosing(monkeypatch, choose)
     for module in (need, simulated_noise):
         monkeypatch.setattr(module, "shares_in_steps", shares)
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
     for cached in (heads.CACHED, rows * TOKENS):
-        monkeypatch.setattr(heads, "_MANY", cached)
-        monkeypatch.setattr(heads, "CACHED", cached)
+        _at_once(monkeypatch, cached)
         sizes.clear()
         q8.quantize(_network(attend), (batches[0],), batches, progress=False)
     assert sizes == {rows * TOKENS}
@@ -104,12 +109,11 @@ def test_shares_that_fit_are_computed_once(held: int, monkeypatch: pytest.Monkey
         found.append(list(self.simulated.needs([0]).values()))
         return Precision()
 
-    monkeypatch.setattr(Precisions, "choose", choose)
+    choosing(monkeypatch, choose)
     monkeypatch.setattr(need, "shares_in_steps", shares)
     whole, item = BATCH * HEADS * TOKENS * TOKENS, data(BATCH, TOKENS, HEADS * WIDE)
     for cached in (heads.CACHED, 5 * TOKENS):
-        monkeypatch.setattr(heads, "_MANY", cached)
-        monkeypatch.setattr(heads, "CACHED", cached)
+        _at_once(monkeypatch, cached)
         monkeypatch.setattr(heads, "_HELD", 4 * held * whole)
         q8.quantize(_two_attentions(_with_a_bias), (item,), [item] * 4, progress=False)
     assert sum(computed) / whole == 2 * (held + (2 - held) * (1 + need.SIGNS))  # of two items
@@ -129,8 +133,7 @@ def test_calibration_meets_some_rows_of_scores_at_a_time(monkeypatch: pytest.Mon
     batches = [data(BATCH, TOKENS, HEADS * WIDE, seed=s) for s in range(4)]
     programs = []
     for cached in (heads.CACHED, 5 * TOKENS):
-        monkeypatch.setattr(heads, "_MANY", cached)
-        monkeypatch.setattr(heads, "CACHED", cached)
+        _at_once(monkeypatch, cached)
         quantizer = q8.Quantizer(precision="int8")
         programs.append(q8.quantize(_network(_with_a_bias), (batches[0],), batches, quantizer, progress=False))
     assert set(sizes) == {5 * TOKENS}

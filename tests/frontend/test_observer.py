@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torchao.quantization.pt2e import HistogramObserver
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate import observer as observer_module
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 from q8ta_wgpu.frontend.calibrate.scheme import wide
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE
 from q8ta_wgpu.passes.plan.storage import INT16
-from q8ta_wgpu.quantization.ranges import OF_ZEROS, Range, best_range
+from q8ta_wgpu.quantization.ranges import OF_ZEROS, Range
+from testbed.standins import noted
 
 INT8: dict[str, Any] = {
     "dtype": torch.int8,
@@ -86,15 +88,8 @@ def test_values_are_counted_as_torchao_counts_them(name: str) -> None:
 
 
 def test_a_weight_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[Any] = []
-    original = torch.aminmax
     observer = PerChannelWeightObserver(dtype=torch.int8, quant_min=-127, quant_max=127, ch_axis=0)
-
-    def noted(*args: Any, **options: Any) -> Any:
-        looked.append(args)
-        return original(*args, **options)
-
-    monkeypatch.setattr(torch, "aminmax", noted)
+    looked = noted(monkeypatch, torch, "aminmax")
     weight = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
     for _ in range(3):
         assert observer(weight) is weight
@@ -107,20 +102,14 @@ def test_a_weight_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_range_is_found_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is met later changes it."""
-    tried: list[float] = []
-
-    def counted(counts: Any, low: float, high: float, steps: int) -> tuple[float, float]:
-        tried.append(high)
-        return best_range(counts, low, high, steps)
-
-    monkeypatch.setattr("q8ta_wgpu.frontend.calibrate.observer.best_range", counted)
+    tried = noted(monkeypatch, observer_module, "best_range")
     given, observer = torch.linspace(-1, 1, 500), RangeObserver(**INT8)
     observer(given)
     first = qparams(observer)
     assert qparams(observer) == first
     observer(3 * given)
     assert float(qparams(observer)[0]) > 2 * float(first[0])
-    assert tried == [1.0, 3.0]
+    assert [high for _, _, high, _ in tried] == [1.0, 3.0]
 
 
 def test_zeros_alone() -> None:

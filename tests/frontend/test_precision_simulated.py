@@ -22,26 +22,23 @@ from q8ta_wgpu.frontend.calibrate.simulated_noise import SimulatedNoise
 from q8ta_wgpu.frontend.notes import PRECISION
 from q8ta_wgpu.quantization.parts import decibels as decibels_of
 from q8ta_wgpu.quantization.stored import ROLES, Width
+from testbed.standins import noted
 from tests.precision_networks import NETWORKS, WITHIN, norms, quantized
-from tests.quantizing import Plain, data
+from tests.quantizing import Plain, choosing, data
 
 
 def test_fewer_parts_are_tried_of_a_large_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its signal stays within half a decibel of the yardstick's, on what is simulated."""
-    runs, outputs = list[int](), SimulatedNoise._outputs
-
-    def counted(self: SimulatedNoise, *given: Any) -> list[list[Tensor]]:
-        runs[-1] += 1
-        return outputs(self, *given)
-
+    runs = list[int]()
     torch.manual_seed(0)
     module = Plain(norms, heads=nn.ModuleList(nn.Linear(12, 3) for _ in range(6))).eval()
     batches = [290 + data(32, 12, seed=s) for s in range(1, 9)]
-    monkeypatch.setattr(SimulatedNoise, "_outputs", counted)
+    simulated = noted(monkeypatch, SimulatedNoise, "_outputs")
     for large in (math.inf, 0.0):
         monkeypatch.setattr(simulated_noise, "_LARGE", large)
-        runs.append(0)
+        simulated.clear()
         program = quantized(module, batches)
+        runs.append(len(simulated))
         *_, least, int8, predicted = program.graph_module.meta["custom"][PRECISION]
         assert int8 < least - WITHIN < least - 0.6 < predicted
     assert runs[1] <= 0.75 * runs[0], runs
@@ -59,7 +56,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
             seen.append((decibels_of(amount), decibels_of(self._noise(every)[-len(self._parts)])))
         return Precision()
 
-    monkeypatch.setattr(Precisions, "choose", choose)
+    choosing(monkeypatch, choose)
     monkeypatch.setattr(SimulatedNoise, "_weight", lambda self, node, value, reader: value)
     build, given = NETWORKS["attention behind a sink"]
     torch.manual_seed(0)
@@ -77,12 +74,7 @@ def test_the_measure_is_what_is_found_value_by_value(monkeypatch: pytest.MonkeyP
 
 def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the yardstick asks of ranges that clip and of whole ones: each as by itself, where steps differ."""
-    backward: list[int] = []
-    gradients = torch.autograd.grad
-
-    def counted(*args: Any, **named: Any) -> Any:
-        backward.append(1)
-        return gradients(*args, **named)
+    backward = noted(monkeypatch, torch.autograd, "grad")
 
     def choose(self: Precisions) -> Precision:
         known, stored = self.simulated._ranges[-1], frozenset(self.storage.stored)
@@ -99,8 +91,7 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         return Precision()
 
     monkeypatch.setattr(RangeObserver, "_best_range", lambda self, low, high: (max(low, -2.0), high))  # not of tanh
-    monkeypatch.setattr(torch.autograd, "grad", counted)
-    monkeypatch.setattr(Precisions, "choose", choose)
+    choosing(monkeypatch, choose)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4)).eval()
     items = [data(16, 8, seed=s) for s in range(8)]
@@ -159,7 +150,7 @@ def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.M
         assert found[:4] == found[4:]
         return Precision()
 
-    monkeypatch.setattr(Precisions, "choose", choose)
+    choosing(monkeypatch, choose)
     monkeypatch.setattr(Run, "run_node", counted)
     torch.manual_seed(0)
     layers = (layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh()))

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import rounder
+from testbed.standins import noted
 from tests.quantizing import data
 
 
@@ -110,15 +111,9 @@ def test_a_small_network_is_calibrated_by_one_thread() -> None:
 
 def test_a_weight_is_rounded_once_for_all_simulated_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By each kind of ranges, before and after weights are fitted."""
-    rounded, found = rounder.on_channels_steps, list[Any]()
-
-    def counted(weight: Tensor, observer: Any) -> Tensor:
-        found.append(observer)
-        return rounded(weight, observer)
-
-    monkeypatch.setattr(rounder, "on_channels_steps", counted)
+    found = noted(monkeypatch, rounder, "on_channels_steps")
     torch.manual_seed(0)
     module = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4)).eval()
     items = [300 + data(1, 8, seed=seed) for seed in range(8)]
     q8.quantize(module, (items[0],), items, progress=False)
-    assert set(Counter(map(id, found)).values()) == {2}
+    assert set(Counter(id(observer) for _, observer in found).values()) == {2}

@@ -26,6 +26,7 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from testbed.modelfiles import MODEL, field, forge, node, read, refused, same
 from testbed.small import small_input
+from testbed.standins import failing
 
 UNIX = pytest.mark.skipif(os.name != "posix", reason="needs permissions, links, pipes and sockets of Unix")
 
@@ -138,11 +139,7 @@ def test_missing_and_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         q8.load("\0")
     path = tmp_path / "net.q8ta"
     MODEL.save(path)
-
-    def forbidden(*args: object, **kwargs: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(modelfile, "safe_open", forbidden)
+    failing(monkeypatch, modelfile, "safe_open", PermissionError(13, "Permission denied"))
     with pytest.raises(ModelFileError, match=r"^cannot read .*net.q8ta: Permission denied$"):
         q8.load(path)
 

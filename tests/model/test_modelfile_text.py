@@ -13,6 +13,7 @@ from q8ta_wgpu.errors import ModelFileError
 from q8ta_wgpu.model import encoding
 from q8ta_wgpu.model import file as modelfile
 from testbed.modelfiles import MODEL, read, refused, same, sealed, unpacked
+from testbed.standins import failing
 
 
 def test_json_that_is_not_json(saved: bytes, tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_checksum_is_checked_first(saved: bytes, tmp_path: Path, monkeypatch: py
     data, constants = unpacked(saved)
     good = sealed(json.dumps(data, separators=(",", ":")), constants)
     assert same(read(good, tmp_path), MODEL)
-    monkeypatch.setattr(modelfile, "decode", lambda *_: pytest.fail("the text was parsed"))
+    failing(monkeypatch, modelfile, "decode", AssertionError("the text was parsed"))
     message = refused(good.replace(b"small.y", b"small.z"), tmp_path)
     assert "has changed since model.save wrote it, as its checksum is of other contents: copy it again" in message
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +58,7 @@ def test_pictures_of_every_kind(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     PICTURES[kind].save(tmp_path / "picture.png")
-    monkeypatch.setattr(sys, "argv", ["demo", "--image", str(tmp_path / "picture.png")])
-    demo.main()
+    demo.main(["--image", str(tmp_path / "picture.png")])
     printed = capsys.readouterr().out
     assert "mismatches vs reference: 0 " in printed
     with Image.open(tmp_path / "out" / "demo.png") as sheet:
@@ -80,6 +78,5 @@ def test_a_photo_is_turned_as_its_camera_says(tmp_path: Path) -> None:
 def test_an_unreadable_picture_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "picture.png").write_text("no picture")
-    monkeypatch.setattr(sys, "argv", ["demo", "--image", str(tmp_path / "picture.png")])
     with pytest.raises(SystemExit, match="cannot read the picture"):
-        demo.main()
+        demo.main(["--image", str(tmp_path / "picture.png")])

@@ -23,10 +23,11 @@ def test_copies_are_equal(size: int) -> None:
     np.testing.assert_array_equal(transfer.copied(source), source)
 
 
+@pytest.mark.parametrize("copy_threads", [4], indirect=True)
+@pytest.mark.usefixtures("copy_threads")
 @pytest.mark.parametrize("shape", [(), (3, 5), (9, 2, 1024, 300), (1, 2, 1024, 3000), (2, 2, 3, 600_000)])
-def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_any_strides(shape: tuple[int, ...]) -> None:
     """Rows without their padding, and axes in another order, as results lie in mapped memory."""
-    monkeypatch.setattr(transfer, "_THREADS", 4)
     padded = np.random.default_rng(0).integers(0, 255, (*shape[:-1], shape[-1] + 2) if shape else (), dtype=np.uint8)
     source = padded[..., :-2].swapaxes(-1, -2) if shape else padded
     found = transfer.copied(source)
@@ -35,9 +36,10 @@ def test_copies_of_any_strides(shape: tuple[int, ...], monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("copy_threads", [4], indirect=True)
+@pytest.mark.usefixtures("copy_threads")
+def test_a_forked_child_copies_with_threads_of_its_own() -> None:
     """It has none of its parent's."""
-    monkeypatch.setattr(transfer, "_THREADS", 4)
     shared = transfer._pool
     shared.cache_clear()
     source = np.zeros(4 * transfer.PIECE, np.uint8)
@@ -53,8 +55,9 @@ def test_a_forked_child_copies_with_threads_of_its_own(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.usefixtures("interrupts")
-def test_who_is_interrupted_may_free_the_memory(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("copy_threads", [2], indirect=True)
+@pytest.mark.usefixtures("interrupts", "copy_threads")
+def test_who_is_interrupted_may_free_the_memory(times: int) -> None:
     if times == 2 and not hasattr(signal, "pthread_kill"):
         pytest.skip("needs signals to threads")
     begun, ended = threading.Event(), []
@@ -72,7 +75,6 @@ def test_who_is_interrupted_may_free_the_memory(times: int, monkeypatch: pytest.
 
     source = np.zeros(2 * transfer.PIECE, np.uint8)
     source[0] = 1
-    monkeypatch.setattr(transfer, "_THREADS", 2)
     with pytest.raises(KeyboardInterrupt):
         transfer.copy(source, np.empty_like(source), copyto)
     assert ended
@@ -102,8 +104,11 @@ def test_an_interrupt_as_work_ends_does_not_stop_other_threads() -> None:
 class _Faulty:
     """A pool of which a submission ends with an error once the piece is in its queue, as CPython's do."""
 
-    def __init__(self, pool: ThreadPoolExecutor, handed: int, error: BaseException) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor, handed: int, error: BaseException
+    ) -> None:
         self.pool, self.left, self.error = pool, handed, error
+        monkeypatch.setattr(transfer, "_pool", lambda: self)
 
     def submit(self, *call: Any) -> Future[Any]:
         future = self.pool.submit(*call)
@@ -113,6 +118,8 @@ class _Faulty:
         return future
 
 
+@pytest.mark.parametrize("copy_threads", [3], indirect=True)
+@pytest.mark.usefixtures("copy_threads")
 @pytest.mark.parametrize("handed", [0, 1])
 def test_pieces_that_no_future_stands_for_are_not_written_later(handed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     freed, late = threading.Event(), []
@@ -125,20 +132,18 @@ def test_pieces_that_no_future_stands_for_are_not_written_later(handed: int, mon
     with ThreadPoolExecutor(1) as pool:
         if not handed:
             pool.submit(freed.wait, 5)  # the piece waits in the queue
-        faulty = _Faulty(pool, handed, KeyboardInterrupt())
-        monkeypatch.setattr(transfer, "_THREADS", 3)
-        monkeypatch.setattr(transfer, "_pool", lambda: faulty)
+        _Faulty(monkeypatch, pool, handed, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             transfer.copy(source, np.empty_like(source), copyto)
         freed.set()
     assert True not in late
 
 
+@pytest.mark.parametrize("copy_threads", [4], indirect=True)
+@pytest.mark.usefixtures("copy_threads")
 def test_without_another_thread_copies_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a thread that goes on when the main one has ended."""
     source = np.random.default_rng(0).integers(0, 255, 5 * transfer.PIECE, dtype=np.uint8)
     with ThreadPoolExecutor(1) as pool:
-        faulty = _Faulty(pool, 1, RuntimeError("cannot schedule new futures after interpreter shutdown"))
-        monkeypatch.setattr(transfer, "_THREADS", 4)
-        monkeypatch.setattr(transfer, "_pool", lambda: faulty)
+        _Faulty(monkeypatch, pool, 1, RuntimeError("cannot schedule new futures after interpreter shutdown"))
         np.testing.assert_array_equal(transfer.copied(source), source)

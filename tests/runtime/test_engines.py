@@ -38,6 +38,7 @@ from testbed import insides
 from testbed.graphs import between_integers
 from testbed.harness import flat
 from testbed.small import small_input, small_model
+from testbed.standins import failing
 from tests.runtime.test_runtime import with_words
 
 MODEL = small_model()
@@ -121,11 +122,7 @@ def test_a_device_or_adapter_of_the_callers_own(package: Any, synchronized: bool
 
 def test_an_engine_that_cannot_list_adapters(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one is used; where there is no other, it is told what the engine said."""
-
-    def fails() -> list[Any]:
-        raise DeviceError("wgpu-native could not list adapters: no loader")
-
-    monkeypatch.setattr(engines.native(), "adapters", fails)
+    failing(monkeypatch, engines.native(), "adapters", DeviceError("wgpu-native could not list adapters: no loader"))
     for name in (None, "swiftshader", "dawn:swiftshader"):
         assert open_device(name) is swiftshader
     with pytest.raises(DeviceError, match="no loader"):
@@ -222,11 +219,7 @@ def test_a_lost_device_of_dawn(swiftshader: Device) -> None:
 def test_an_interrupt_while_outputs_arrive_from_dawn(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(MODEL, swiftshader) as opened:
         assert equal(opened(INPUTS[0]), 0)
-
-        def signalled(view: Any) -> str:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("wgpudawn.backends.dawn._api.from_c_string_view", signalled)
+        failing(monkeypatch, wgpudawn.backends.dawn._api, "from_c_string_view", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             opened(INPUTS[1])
         monkeypatch.undo()
@@ -237,11 +230,8 @@ def test_an_interrupt_while_outputs_arrive_from_dawn(swiftshader: Device, monkey
 def test_what_dawn_raises(
     kind: Callable[[str], Exception], swiftshader: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(**wanted: Any) -> Any:
-        raise kind("the driver's words")
-
     with Session(MODEL, swiftshader) as session:
-        monkeypatch.setattr(swiftshader.wgpu, "create_command_encoder", fails)
+        failing(monkeypatch, swiftshader.wgpu, "create_command_encoder", kind("the driver's words"))
         with pytest.raises(DeviceError, match="could not run the program: the driver's words"):
             session(INPUTS[0])
 

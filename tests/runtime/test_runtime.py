@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wgpu
+from wgpu.backends.wgpu_native._poller import PollThread
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
@@ -26,6 +27,7 @@ from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import timestamps
 from testbed import harness, insides
 from testbed.small import small_input, small_model
+from testbed.standins import failing
 
 MODEL = small_model()
 ROOT = Path(__file__).parents[2]
@@ -82,11 +84,8 @@ def test_a_mistake_while_a_program_is_loaded(vulkan: Device, monkeypatch: pytest
         made.append(original(self, size, usage))
         return made[-1]
 
-    def mistake(self: Executor, dispatch: Any, pipeline: Any) -> Any:
-        raise IndexError("list index out of range")
-
     monkeypatch.setattr(Executor, "_buffer", noted)
-    monkeypatch.setattr(Executor, "_bind", mistake)
+    failing(monkeypatch, Executor, "_bind", IndexError("list index out of range"))
     with pytest.raises(IndexError, match="list index"):
         Executor(harness.program_of(MODEL.graph, vulkan.target), vulkan)
     assert made
@@ -132,12 +131,8 @@ class Counting:
 def test_timestamps_are_freed(fails: str, vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     counting, other = Counting(vulkan.wgpu, fails), Device(vulkan.wgpu)
     other.wgpu = counting
-
-    def lost(buffer: Any, size: int) -> bytes:
-        raise wgpu.GPUError("lost")
-
     if fails == "read":
-        monkeypatch.setattr(other, "reading", lost)
+        failing(monkeypatch, other, "reading", wgpu.GPUError("lost"))
 
     def measured() -> float:
         with timestamps(other, 1) as stamps:
@@ -156,11 +151,7 @@ def test_timestamps_are_freed(fails: str, vulkan: Device, monkeypatch: pytest.Mo
 
 def test_no_thread_polls_without_our_lock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """wgpu-py's public ways of reading wake a thread that polls: on OpenGL that ends the process, now and then."""
-
-    def woken(self: Any) -> Any:
-        raise AssertionError("a thread was woken")
-
-    monkeypatch.setattr("wgpu.backends.wgpu_native._poller.PollThread.get_token", woken)
+    failing(monkeypatch, PollThread, "get_token", AssertionError("a thread was woken"))
     other = Device(device.wgpu)
     assert other.contract == ""
     assert other.dot_rates.packed > 0
@@ -186,11 +177,8 @@ def test_a_refused_mapping_lets_its_callback_go(vulkan: Device, monkeypatch: pyt
         recorder = insides.recorder(insides.executor(opened))
         assert isinstance(recorder, handles.HandleRecorder)
         before = dict(handles.mapping)
-
-        def refuse(*arguments: Any) -> None:
-            raise wgpu.GPUValidationError("this buffer is mapped already")
-
-        monkeypatch.setattr(recorder._safe, "wgpuBufferMapAsync", refuse)
+        refused = wgpu.GPUValidationError("this buffer is mapped already")
+        failing(monkeypatch, recorder._safe, "wgpuBufferMapAsync", refused)
         with pytest.raises(DeviceError, match="mapped already"):
             opened(small_input())
         assert handles.mapping == before

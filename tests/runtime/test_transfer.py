@@ -23,6 +23,7 @@ from q8ta_wgpu.runtime.handles import HandleRecorder, HandleStaging
 from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session import inputs
 from testbed import insides
+from testbed.standins import failing
 
 SHAPE = (1, 3, 640, 641)
 
@@ -69,8 +70,10 @@ def test_large_inputs_arrive_whole(session: q8.Session) -> None:
     assert used and all(isinstance(staging, HandleStaging) and staging.upload for staging in used)
 
 
-def test_memory_of_results_is_freed_with_their_session(session: q8.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_THREADS", 1)  # a thread that copied lets go of its array a little later
+@pytest.mark.parametrize("copy_threads", [1], indirect=True)
+@pytest.mark.usefixtures("copy_threads")
+def test_memory_of_results_is_freed_with_their_session(session: q8.Session) -> None:
+    """With one thread: another that copied lets go of its array a little later."""
     item = _items(1)[0]
     kept = session(*item)[0]
     assert kept.nbytes >= reused.LEAST
@@ -119,15 +122,12 @@ def test_an_interrupt_while_inputs_are_written(
     assert isinstance(recorder, HandleRecorder)
     before = insides.runs(executor).most
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if where == "before mapping":
-        monkeypatch.setattr(recorder, "_wait", interrupted)
-    elif where == "in the callback":
-        monkeypatch.setattr(recorder.api, "from_c_string_view", interrupted)
-    else:
-        monkeypatch.setattr(transfer, "copy", interrupted)
+    places: dict[str, tuple[Any, str]] = {
+        "before mapping": (recorder, "_wait"),
+        "in the callback": (recorder.api, "from_c_string_view"),
+        "while writing": (transfer, "copy"),
+    }
+    failing(monkeypatch, *places[where], KeyboardInterrupt)
     given = [x.copy() for x in items[1]]
     kept = [weakref.ref(x) for x in given]
     with pytest.raises(KeyboardInterrupt):

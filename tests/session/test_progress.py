@@ -70,8 +70,8 @@ def test_everything_else_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with redirect_stderr(Terminal()) as stream, progress.bar("tuning", shown=False) as update:
         update(0, 3, "")
     assert stream.getvalue() == ""
-    monkeypatch.setattr(sys, "stderr", None)
-    assert not progress.visible()
+    with redirect_stderr(None):
+        assert not progress.visible()
 
 
 def test_without_rich_a_line_says_it(monkeypatch: pytest.MonkeyPatch) -> None:

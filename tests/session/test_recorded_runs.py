@@ -9,17 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from wgpu.backends.wgpu_native import _api
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.native import NativeRecorder
-from q8ta_wgpu.runtime.recording import Recorder, Staging
+from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.session import inputs
 from q8ta_wgpu.session.streaming import IN_FLIGHT
 from testbed import insides
 from testbed.small import same_bytes
+from testbed.standins import failing, noted
 from tests.session.streams import EXPECTED, INPUTS, MODEL
 
 
@@ -55,21 +57,14 @@ def test_two_streams_at_a_time_make_their_buffers_once(vulkan: Device, monkeypat
     """Also where both begin and end again and again: new buffers take longer than a run."""
     with Session(MODEL, vulkan) as opened:
         runs = insides.runs(insides.executor(opened))
-        made = 0
-
-        def counted(new: Callable[[], Staging] = runs._new) -> Staging:
-            nonlocal made
-            made += 1
-            return new()
-
-        monkeypatch.setattr(runs, "_new", counted)
+        made = noted(monkeypatch, runs, "_new")
         needed = 0
         for _ in range(3):
             for *found, expected in zip(opened.run_many(INPUTS), opened.run_many(INPUTS), EXPECTED, strict=True):
                 for outputs in found:
                     same_bytes(outputs, expected)
-            needed = needed or made
-            assert made == needed > IN_FLIGHT
+            needed = needed or len(made)
+            assert len(made) == needed > IN_FLIGHT
 
 
 def test_what_an_interrupt_loses_is_not_counted(vulkan: Device) -> None:
@@ -140,11 +135,7 @@ def test_an_interrupt_while_outputs_arrive(vulkan: Device, monkeypatch: pytest.M
     """Python may run a signal handler in the callback that wgpu-native calls: neither it nor the session is lost."""
     with Session(MODEL, vulkan) as opened:
         same_bytes(opened(INPUTS[0]), EXPECTED[0])
-
-        def signalled(view: Any) -> str:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("wgpu.backends.wgpu_native._api.from_c_string_view", signalled)
+        failing(monkeypatch, _api, "from_c_string_view", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             opened(INPUTS[1])
         monkeypatch.undo()

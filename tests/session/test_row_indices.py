@@ -21,6 +21,7 @@ from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from testbed.harness import flat
+from testbed.standins import failing
 from testbed.states import same, saved
 from tests.importing import imported
 from tests.quantizing import Plain, data
@@ -102,7 +103,7 @@ def test_a_full_cache_refuses_the_next_call(where: str, tmp_path: Path) -> None:
 def test_states_that_count_are_not_read_from_the_device(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(counting(), vulkan)
     with monkeypatch.context() as patched:
-        patched.setattr(type(session.state), "_read", None)
+        failing(patched, type(session.state), "_read", AssertionError("a state was read"))
         for _ in range(3):
             for x in items_of(3):
                 session(x)
@@ -139,12 +140,8 @@ def test_runs_of_a_binding_are_counted_by_the_next_call(vulkan: Device) -> None:
 
 def test_an_interrupted_call_is_counted(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     session, (x,) = Session(counting(), vulkan), items_of(1)
-
-    def interrupted(indices: RowIndices, values: Any) -> Any:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(RowIndices, "after", interrupted)
+        failing(patched, RowIndices, "after", KeyboardInterrupt)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 session(x)
@@ -243,12 +240,8 @@ def test_a_warm_up_that_fails_leaves_states_as_they_were(monkeypatch: pytest.Mon
     session, (x,) = Session(counting(), "reference"), items_of(1)
     session(x)
     before = saved(session)
-
-    def interrupted(*args: Any) -> Any:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(reference, "run", interrupted)
+        failing(patched, reference, "run", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             session.warm_up()
     same(list(saved(session).values()), list(before.values()))

@@ -21,6 +21,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from testbed.harness import flat
+from testbed.standins import failing
 from testbed.states import (
     NETWORKS,
     calls,
@@ -217,12 +218,8 @@ def test_a_cancelled_or_interrupted_call_was_a_call(vulkan: Device, monkeypatch:
     asyncio.run(cancelled())
     assert session.state["calls"] in (0, 1)  # before it began, or all of it
     session.reset()
-
-    def interrupted(structure: Structure, outputs: Any) -> Any:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Structure, "unflatten", interrupted)
+        failing(patched, Structure, "unflatten", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             session(x)
     assert session.state["calls"] == 1

@@ -18,6 +18,7 @@ from q8ta_wgpu.session.runner import Opening
 from q8ta_wgpu.session.timing import Timing
 from testbed import harness
 from testbed.small import small_input, small_model
+from testbed.standins import failing
 
 MODEL = small_model()
 LAYOUTS = {layout.short: layout for layout in Layout}
@@ -94,11 +95,7 @@ def test_a_session_compares_with_its_device(device: Device) -> None:
 
 def test_rates_that_cannot_be_measured_are_no_reason_to_fail(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Device(vulkan.wgpu)
-
-    def full(device: Device) -> float:
-        raise RuntimeError("not enough memory left")
-
-    monkeypatch.setattr(rates, "copy_rate", full)
+    failing(monkeypatch, rates, "copy_rate", RuntimeError("not enough memory left"))
     with pytest.raises(DeviceError, match="could not be measured: not enough memory left"):
         assert other.copy_rate
     with Session(MODEL, other) as opened:

@@ -26,11 +26,10 @@ from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
-from q8ta_wgpu.tuning.timer import Timer
 from testbed import harness
 from testbed.layout_graphs import random_graph, random_inputs
 from testbed.small import same_bytes, small_input, small_model
-from tests.clock import INFO, Clock, Price, by_estimate, drawn, tuned
+from tests.clock import INFO, Price, by_estimate, clocked, drawn, tuned
 from tests.layout_sync.test_sync_layouts import check_sound
 
 MODEL = small_model()
@@ -57,15 +56,12 @@ def test_a_tuned_session_gives_the_same_bytes_and_remembers(device: Device, monk
     assert first.predicted_ms(first.plan) <= first.predicted_ms(first.rules) * (1 + 1e-9)
     assert first.cache is not None and json.loads(first.cache.read_text())["adapter"]["device"] in device.name
 
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("what is in the cache was timed")
-
-    monkeypatch.setattr(Timer, "times", refuse)
-    monkeypatch.setattr(Timer, "copy", refuse)
+    clock = clocked(monkeypatch, by_estimate)
     with Session(MODEL, device, tune=True) as session:
         same_bytes(session(small_input()))
         again = session.tuning
     assert again is not None
+    assert (clock.asked, clock.copies) == ([], 0), "what is in the cache was timed"
     assert (again.timed, again.cached) == (0, first.timed + first.estimated)
     assert kernels(again.plan) == kernels(first.plan)
     assert again.plan.cost == first.plan.cost
@@ -76,7 +72,7 @@ def test_any_choice_gives_the_same_bytes(policy: str, vulkan: Device, monkeypatc
     """Whatever the clock says: kernels that do not suit, layouts that do not match, transitions between them."""
     plans = set()
     for seed in range(3):
-        monkeypatch.setattr(tune, "Timer", Clock(drawn(seed)))
+        clocked(monkeypatch, drawn(seed))
         with Session(MODEL, vulkan, policy, tune=True) as session:
             same_bytes(session(small_input()))
             assert session.tuning is not None
@@ -99,8 +95,9 @@ def test_the_reference_cannot_be_tuned() -> None:
 def test_a_session_measures_only_when_it_is_told_to(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on an adapter that the rules do not know: measuring took 1 to 9 seconds there, and gained nothing."""
     monkeypatch.setattr(speeds, "known", lambda target: False)
-    monkeypatch.setattr(tune, "Timer", None)
+    clock = clocked(monkeypatch, by_estimate)
     assert Session(MODEL, vulkan).tuning is None
+    assert (clock.asked, clock.copies) == ([], 0)
     with pytest.raises(InputError, match="tune must be True or False, found None"):
         Session(MODEL, vulkan, tune=None)  # type: ignore[arg-type]
 
@@ -229,7 +226,7 @@ def test_a_kernel_is_told_apart_from_its_namesakes() -> None:
 
 def test_progress(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     calls: list[tuple[int, int, str]] = []
-    monkeypatch.setattr(tune, "Timer", Clock(drawn(1)))
+    clocked(monkeypatch, drawn(1))
     tune.tune(MODEL.graph, vulkan, progress=lambda *call: calls.append(call))
     assert calls[0][0] == 1 and calls[0][2] in OPS  # the copy comes first
     assert calls[-1][0] == calls[-1][1] > 10 and calls[-1][2] == ""
@@ -246,8 +243,7 @@ def test_the_command(
     monkeypatch.chdir(tmp_path)
     MODEL.save(tmp_path / "net.q8ta")
     first = next(step.variant.kernel.name for step in sync_layouts(MODEL.graph, vulkan.target).steps)
-    slow = Clock(lambda call, way: 100.0 if way.kernel.name != first else 50.0)
-    monkeypatch.setattr(tune, "Timer", slow)
+    slow = clocked(monkeypatch, lambda call, way: 100.0 if way.kernel.name != first else 50.0)
     assert main(["tune", "net.q8ta", "--device", "vulkan"]) == 0
     out, err = capsys.readouterr()
     assert f"{vulkan.name}: {len(slow.asked) + 1} candidates timed (0 of them stopped" in out

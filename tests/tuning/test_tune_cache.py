@@ -13,10 +13,10 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import cache as tune_cache
-from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
 from testbed.small import same_bytes, small_input, small_model
-from tests.clock import INFO, Clock, by_estimate, tuned
+from testbed.standins import failing
+from tests.clock import INFO, by_estimate, clocked, tuned
 
 MODEL = small_model()
 pytestmark = pytest.mark.usefixtures("caches")
@@ -100,15 +100,11 @@ def test_a_corrupt_file_is_tuned_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_that_cannot_be_written(caches: Path, monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     caches.write_text("in the way")
-    monkeypatch.setattr(tune, "Timer", Clock(by_estimate))
+    clocked(monkeypatch, by_estimate)
     with Session(MODEL, vulkan, tune=True) as session:
         same_bytes(session(small_input()))
         assert "cannot be written" in str(session.tuning) and "nothing is kept" in str(session.tuning)
-
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(tune_cache, "folder", homeless)
+    failing(monkeypatch, tune_cache, "folder", RuntimeError("Could not determine home directory."))
     with Session(MODEL, vulkan, tune=True) as session:
         same_bytes(session(small_input()))
         assert "there is no cache folder" in str(session.tuning)
