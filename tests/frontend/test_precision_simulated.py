@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.calibrate import simulated_noise
@@ -121,12 +121,7 @@ def test_ranges_of_a_large_network_are_compared_with_half_the_signs(
 
 def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is before a value that is stored in another way is not computed again, and the noise is the same."""
-    runs = [0]
-    run_node = Run.run_node
-
-    def counted(self: Run, n: Node) -> Any:
-        runs[-1] += 1
-        return run_node(self, n)
+    nodes, runs = noted(monkeypatch, Run, "run_node"), list[int]()
 
     def choose(self: Precisions) -> Precision:
         every = [(stored, role) for stored in self.storage.stored for role in ROLES if stored.readers(role)]
@@ -144,14 +139,14 @@ def test_a_run_begins_where_it_first_differs_from_the_last(monkeypatch: pytest.M
             self.simulated._simulated.clear()
             runs.clear()
             for choice in choices:
-                runs.append(0)
+                nodes.clear()
                 found.append(self._noise(choice))
+                runs.append(len(nodes))
             assert all(b < runs[0] / 2 for b in runs[1:3]) if kept else len(set(runs)) == 1, runs
         assert found[:4] == found[4:]
         return Precision()
 
     choosing(monkeypatch, choose)
-    monkeypatch.setattr(Run, "run_node", counted)
     torch.manual_seed(0)
     layers = (layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh()))
     q8.quantize(nn.Sequential(*layers).eval(), (data(4, 8),), [data(4, 8, seed=s) for s in range(4)], progress=False)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from q8ta_wgpu.writing import replace
+from testbed.standins import noted
 
 OLD, NEW = b"what was there", b"what is new"
 ROOT = Path(__file__).parents[2]
@@ -75,16 +76,9 @@ def test_several_files_are_replaced_in_their_order(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="no regular file"):
         replace({tmp_path / "first": NEW, tmp_path / "second": NEW})
     assert [path.name for path in tmp_path.iterdir()] == ["second"]
-    order: list[str] = []
-    renamed = Path.replace
-
-    def noted(self: Path, target: Path) -> Path:
-        order.append(target.name)
-        return renamed(self, target)
-
-    monkeypatch.setattr(Path, "replace", noted)
+    renamed = noted(monkeypatch, Path, "replace")
     replace({tmp_path / name: NEW for name in ("z", "b", "a")})
-    assert order == ["z", "b", "a"]
+    assert [target.name for _, target in renamed] == ["z", "b", "a"]
 
 
 KILLED = """

@@ -12,6 +12,7 @@ import pytest
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.runtime import findings, probe, rates
 from q8ta_wgpu.runtime.device import Device
+from testbed.standins import noted
 
 INFO = {"device": "a card", "backend_type": "Vulkan", "description": "driver 1.2", "engine": "wgpu 0.32"}
 
@@ -22,21 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "caches"
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The first lines of the probes that run."""
-    ran: list[str] = []
-    original = probe.run
-
-    def run(device: Device, text: str, *rest: Any) -> Any:
-        ran.append(text.split("\n", 1)[0])
-        return original(device, text, *rest)
-
-    monkeypatch.setattr(probe, "run", run)
-    return ran
-
-
 def test_probes_run_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = counted(monkeypatch)
+    ran = noted(monkeypatch, probe, "run")
     first = (probe.contract(vulkan), probe.loop_turns(vulkan), rates.dot_rates(vulkan, 0.001))
     assert len(ran) >= 4
     ran.clear()
@@ -50,7 +38,7 @@ def test_another_probe_is_run(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -
     complete = resolve.complete
     good, bad = "vec4<f32>(acc), multiplier", "vec4<f32>(acc & vec4<i32>(-2)), multiplier"
     monkeypatch.setattr(resolve, "complete", lambda text: complete(text).replace(good, bad))
-    ran = counted(monkeypatch)
+    ran = noted(monkeypatch, probe, "run")
     for _ in range(2):
         assert "accumulator" in probe.contract(vulkan)
     assert len(ran) == 2
