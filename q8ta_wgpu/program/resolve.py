@@ -67,8 +67,10 @@ def _check_switches(definition: Definition, known: Mapping[str, int]) -> None:
     forgotten would get what `default` computes."""
     for match in _SWITCH.finditer(definition.text):
         cases = {name for names in _CASE.findall(definition.text, match.end()) for name in names.split(", ")}
-        if known[match[1]] not in {known.get(name) for name in cases}:
-            raise LinkError(f"{definition.place} has no case for {match[1]} = {known[match[1]]}")
+        if (value := known.get(match[1])) is None:
+            raise LinkError(f"{definition.place} switches on {match[1]}, which is no integer of at least 0")
+        if value not in {known.get(name) for name in cases}:
+            raise LinkError(f"{definition.place} has no case for {match[1]} = {value}")
 
 
 def _sources(reached: Iterable[Definition]) -> Iterator[str]:

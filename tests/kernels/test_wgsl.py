@@ -240,10 +240,12 @@ def test_a_row_without_a_case_is_told() -> None:
     (kernel,) = op.kernels
     t = TensorType((8,), FLOAT32)
     call = Call("sign", {}, (t,), t)
-    changed = replace(kernel, constants=lambda call: {**kernel.constants(call), "FUNCTION": 1000})
     layouts = (Layout.DEFAULT,)
-    with pytest.raises(LinkError, match=r"unary.wgsl:\d+ has no case for FUNCTION = 1000"):
-        link.link(changed, op, call, layouts, layouts[0], link.fields(changed, op, call, 8))
+    for value, said in ((1000, "has no case for FUNCTION = 1000"), (-1, "switches on FUNCTION, which is no integer")):
+        constants = {**kernel.constants(call), "FUNCTION": value}
+        changed = replace(kernel, constants=functools.partial(lambda found, call: found, constants))
+        with pytest.raises(LinkError, match=rf"unary.wgsl:\d+ {said}"):
+            link.link(changed, op, call, layouts, layouts[0], link.fields(changed, op, call, 8))
 
 
 def test_kernels_link_files_of_the_rooms_below_theirs() -> None:
