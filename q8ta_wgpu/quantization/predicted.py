@@ -34,19 +34,20 @@ def noise_of_each(
     Args:
         readings: in the order of the network.
         noise: the noise of each output, relative to its signal, where all readings but those of a choice are rounded.
-        wanted: the noise that each output should have at most.
+        wanted: the noise that each output should have at most; infinity for one that is not judged.
         runs: the most calls of `noise`.
 
     Returns:
-        By reading, noise divided by what is wanted: one number for each output. Readings of a group that was not told
-        apart share its noise.
+        By reading, noise divided by what is wanted: one number for each output that is judged. Readings of a group that
+        was not told apart share its noise.
     """
     every: Mapping[Reading, None] = dict.fromkeys(readings)
-    limits = np.asarray(wanted)
+    judged = np.isfinite(wanted)
+    limits = np.asarray(wanted)[judged]
 
     def of(group: Sequence[Reading]) -> Array:
         others = every.keys() - set(group)
-        return np.asarray(np.asarray(noise(dict.fromkeys(others, "float32"))) / limits)
+        return np.asarray(np.asarray(noise(dict.fromkeys(others, "float32")))[judged] / limits)
 
     count, first = itertools.count(), of(readings)
     waiting = [(-float(first.max(initial=0.0)), next(count), list(readings), first)]

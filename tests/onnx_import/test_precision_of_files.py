@@ -13,6 +13,7 @@ import pytest
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.ir.graph import FLOAT32, Array
+from q8ta_wgpu.quantization.predicted import noise_of_each
 from testbed.harness import flat
 from testbed.onnx.networks import NETWORKS, Net, inputs
 
@@ -191,3 +192,17 @@ def test_what_cannot_be_compared_is_an_input_error(problem: str, model: Any, x: 
     data = NETWORKS["single"]().SerializeToString()
     with pytest.raises(q8.InputError, match=problem):
         q8.compare(data, model or q8.quantize(data, calibration=inputs("single", 2)), x)
+
+
+def test_an_output_that_is_not_judged_costs_no_runs() -> None:
+    """Its limit is infinite, and infinity times no noise was NaN: numpy warned, and each half was run by itself."""
+    readings: list[Any] = list(range(8))
+    runs = []
+
+    def noise(kept: Any) -> list[float]:
+        runs.append(kept)
+        return [1e-4 * sum(1 + reading for reading in readings if reading not in kept), 0.0]
+
+    found = noise_of_each(readings, noise, [1e-4, np.inf], 40)
+    assert [float(found[each][0]) for each in readings] == pytest.approx(range(1, 9))
+    assert len(runs) == 8  # all of them once, and seven times one of two halves
