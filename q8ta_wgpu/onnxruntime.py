@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, shown
+from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, check_items, counted, shown
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import File, from_onnx, local
@@ -139,7 +139,8 @@ class InferenceSession:
         self._decides: list[str] | None = None  # inputs whose values models are made for, once that is known
         self._first: dict[Key, Model] = {}
         self._sessions = ByShape[Key, Session]()
-        self._items = None if calibration is None else [self._feeds(*arguments(item)) for item in calibration]
+        items = None if calibration is None else check_items(calibration)
+        self._items = None if items is None else [self._feeds(*arguments(item)) for item in items]
         if self._items == []:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         feeds = self._items[0] if self._items else {}
@@ -190,6 +191,8 @@ class InferenceSession:
             DeviceError: the device fails.
         """
         names = [port.name for port in self._described.outputs]
+        if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
+            raise InputError(f"output_names is a list of outputs' names or None, found {shown(output_names)}")
         for name in (wanted := list(output_names or names)):
             if name not in names:
                 raise InputError(
@@ -204,6 +207,10 @@ class InferenceSession:
 
     def _feeds(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Array]:
         """An array for each input of the file."""
+        if not isinstance(named, Mapping):
+            raise InputError(f"input_feed is a dict of arrays by the names of inputs, found {type(named).__name__}")
+        if len(args) > len(self._inputs):
+            raise InputError(f"the file takes {counted(len(self._inputs), 'input')}, found {len(args)}")
         given = {**dict(zip(self._inputs, args, strict=False)), **named}
         if missing := [name for name in self._inputs if name not in given]:
             raise InputError(f"inputs are missing: {', '.join(map(shown, missing))}")

@@ -47,7 +47,7 @@ def push(
     address = hub.address_of(f"{hub.PREFIX}{repo}/{file}")
     if not isinstance(model, Model):
         raise InputError(f"push takes a Model, found {type(model).__name__}")
-    if not file.endswith(".q8ta"):
+    if not isinstance(file, str) or not file.endswith(".q8ta"):
         raise InputError(f"a model file is called .q8ta, found {shown(file)}")
     if accuracy is not None and not isinstance(accuracy, Mapping):
         raise InputError(f"accuracy must be figures by name, found {shown(accuracy)}")

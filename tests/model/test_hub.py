@@ -182,6 +182,7 @@ def test_a_push_that_is_refused_names_the_address(hub: Hub, tmp_path: Path) -> N
     for call, expected in (
         ("model, 'new'", "a file on the Hub is called"),
         ("model, 'owner/new', 'net.bin'", "a model file is called .q8ta"),
+        ("model, 'owner/new', 7", "a model file is called .q8ta, found 7"),
         ("1, 'owner/new'", "push takes a Model, found int"),
         ("model, 'owner/new', accuracy=70", "accuracy must be figures by name, found 70"),
     ):

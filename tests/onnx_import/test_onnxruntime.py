@@ -93,6 +93,22 @@ def test_quantized_files_run_as_they_are_and_float_ones_by_calibration() -> None
         ort.InferenceSession(attention(), calibration=[], device="reference")
 
 
+def test_what_is_no_feed_is_refused_by_name() -> None:
+    """Python's own TypeErrors came through, and arrays beyond the file's inputs were dropped."""
+    session, x = ort.InferenceSession(two_outputs(), device="reference"), drawn(1, 3, 8, 8)
+    for feed in (None, [x], x):
+        with pytest.raises(q8.InputError, match="input_feed is a dict of arrays by the names of inputs, found"):
+            session.run(None, feed)  # type: ignore[arg-type]
+    for names in (5, "Relu"):
+        with pytest.raises(q8.InputError, match="output_names is a list of outputs' names or None, found"):
+            session.run(names, {"x": x})  # type: ignore[arg-type]
+    with pytest.raises(q8.InputError, match="the file takes 1 input, found 2"):
+        ort.InferenceSession(two_outputs(), calibration=[(x, x)], device="reference")
+    for calibration in (5, x):
+        with pytest.raises(q8.InputError, match="calibration must be an iterable of inputs"):
+            ort.InferenceSession(two_outputs(), calibration=calibration, device="reference")  # type: ignore[arg-type]
+
+
 def test_options_keep_what_packages_set() -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
