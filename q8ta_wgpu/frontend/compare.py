@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -184,27 +184,31 @@ def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer
     origins = dict(zip(ends, joined, strict=True))
     origins |= {node.all_input_nodes[0]: origin for node, origin in origins.items() if is_qdq(node)}
 
-    def row(node: Node, name: str, read: Iterable[Node]) -> Layer:
+    def row(node: Node, name: str) -> Layer:
         judges = (lambda exact: Judge([[exact]], [origins[node]])) if node in origins else None
-        return found.row(node, graph.types[name], name, _rounded(node), list(before(read)), len(layers), judges)
+        made = _rounded(node)
+        return found.row(node, graph.types[name], name, made, list(before(made)), len(layers), judges)
 
-    def before(read: Iterable[Node]) -> Iterator[float]:
-        """The ratios of stored values. One that is only moved has no row: its bytes are those of its source."""
-        for source in read:
-            if source.name in layers:
-                yield layers[source.name].snr
-            else:
-                yield from before(_read(source))
+    def before(made: Node) -> Iterator[float]:
+        """The ratios of the stored values that a value is computed from. One that is only moved has no row: its bytes
+        are those of its source."""
+        waiting, met = [made], {made}
+        for node in waiting:
+            new = [source for source in node.all_input_nodes if source not in met]
+            met.update(new)
+            rows = [source for source in new if _is_quantize(source) and source.name in layers]
+            yield from (layers[source.name].snr for source in rows)
+            waiting += [source for source in new if source.op == "call_function" and source not in rows]
 
     for node in exported.graph.nodes:
         if node.name in found.ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
-            layers[node.name] = row(node, node.name, _read(_rounded(node)))
+            layers[node.name] = row(node, node.name)
     for node, name in zip(ends, graph.results, strict=True):
         if is_qdq(node) and node.all_input_nodes[0].name in layers:
             continue
         made = _rounded(node)  # the output is a moved value, whose bytes are those of its source
         if made.op == "call_function" and made.name in found.in_float and node.name in found.simulated:  # not a state
-            layers[made.name] = row(node, name, _read(made))
+            layers[made.name] = row(node, name)
     return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
 
 
@@ -351,15 +355,6 @@ def _rounded(node: Node) -> Node:
     while is_qdq(node):
         (node,) = node.all_input_nodes[:1]
     return node
-
-
-def _read(node: Node) -> Iterator[Node]:
-    """The stored values that a value is computed from, by the nodes that quantize them."""
-    for source in node.all_input_nodes:
-        if _is_quantize(source):
-            yield source
-        elif source.op == "call_function":
-            yield from _read(source)
 
 
 def _is_quantize(node: Node) -> bool:

@@ -301,3 +301,21 @@ def test_an_output_is_judged_by_its_parts() -> None:
         assert output.part.startswith(name), output
         assert output.snr < 15
         assert f"({output.part} of the output)" in str(found)
+
+
+class Diamonds(nn.Module):
+    """Each function reads the one before it twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(40):
+            x = x * 0.5 + x.sin() * 0.5
+        return x
+
+
+def test_many_ways_through_a_part_in_float_are_one() -> None:
+    """compare walked each of 2^40 ways from a value back to what was stored before."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), Diamonds(), nn.Linear(8, 8)).eval()
+    x = torch.randn(4, 8)
+    exported = q8.quantize(module, (x,), calibration=[x], quantizer=q8.Quantizer(skip=["1"]), progress=False)
+    assert len(q8.compare(module, exported, (x,)).layers) >= 3

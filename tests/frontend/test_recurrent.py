@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import UnsupportedError
+from q8ta_wgpu.frontend.export.recurrent_layers import first_states
 from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.recurrent.q8ta_recurrent import PROJECTED
@@ -286,3 +287,13 @@ def test_a_dynamic_batch_by_its_name(layer: type[nn.Module], vulkan: Device) -> 
         ratio = decibels(module(x)[0].numpy(), harness.flat(session(x))[0])
     assert ratio is not None
     assert ratio > 20
+
+
+def test_moves_in_a_row_are_followed_without_recursion() -> None:
+    """300 slices that a module writes one after the other were a RecursionError in `quantize`."""
+    graph = torch.fx.Graph()
+    value = graph.placeholder("x")
+    for _ in range(3000):
+        value = graph.call_function(torch.ops.aten.view.default, (value, [1, 8]))
+    graph.output(value)
+    assert first_states(graph) == set()

@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, w
 from q8ta_wgpu.frontend.calibrate.zeroed import mark_left_out
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
-from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, feeds_states, weights_of
+from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, first_states, weights_of
 from q8ta_wgpu.frontend.export.remove_no_ops import remove_identities
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
 from q8ta_wgpu.frontend.importer.importer import Imported, import_float
@@ -173,7 +173,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             {name for name, node in imported.values.items() if is_float(node) and not is_constant(node)},
             imported.calls,
             {n.name: int8 for n in model.graph.nodes if isinstance(int8 := kind(n), Moves | Monotonic)},
-            {node.name for node in model.graph.nodes if feeds_states(node)},
+            {node.name for node in first_states(model.graph)},
             streams=self._streams,
             kept={name for name, node in imported.values.items() if node in written},
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from q8ta_wgpu.frontend.export import editor
 from q8ta_wgpu.frontend.export.folding import fold
@@ -44,11 +44,15 @@ def expand_recurrent(module: GraphModule) -> None:
         fold(module)  # folds slices of constant first states
 
 
-def feeds_states(node: Node) -> bool:
-    """Whether a node, moved or not, is only read by recurrent layers as their first states, which are float32."""
-    if not isinstance(kind(node), Moves) or not node.users:
-        return False
-    return all(feeds_states(u) or (is_recurrent(u) and u.args[0] is not node) for u in node.users)
+def first_states(graph: Graph) -> set[Node]:
+    """The moves whose results, moved further or not, are only read by recurrent layers as their first states, which are
+    float32."""
+    found = set[Node]()
+    for node in reversed(graph.nodes):
+        if isinstance(kind(node), Moves) and node.users:
+            begins = all(u in found or (is_recurrent(u) and u.args[0] is not node) for u in node.users)
+            found.update([node] if begins else [])
+    return found
 
 
 def _expand(module: GraphModule, node: Node) -> None:

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.frontend.export.folding import computed
 from q8ta_wgpu.frontend.export.pairs import RULES
-from q8ta_wgpu.frontend.export.recurrent_layers import feeds_states
+from q8ta_wgpu.frontend.export.recurrent_layers import first_states
 from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, imported_as, is_bool, repeated_for_the_batch
 from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder, RefusedError
@@ -257,7 +257,7 @@ class Walk(GraphBuilder):
     def _for_the_batch(self, node: Node, x: str) -> str:
         """Imports an expand, of a value without a batch, to the size of a dynamic batch. Recurrent layers expand their
         first states themselves."""
-        if feeds_states(node):
+        if node in first_states(self._nodes):
             return x
         size, *others = node.meta["val"].shape
         whole = [
