@@ -24,6 +24,9 @@ from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program
 MANY = 16 << 20
 """Bytes of constants from which several threads pack them: one took 1.3 seconds for a decoder's 1.5 GB."""
 
+_THREADS = 8
+"""Threads that pack. Each has a weight's copies in memory; what more of them would read and write, memory limits."""
+
 Linked = Callable[[str, int], None]
 """Called with each linked shader and its number of storage buffers, before any weights are packed."""
 
@@ -37,7 +40,7 @@ def build(graph: Graph, target: Target, plan: Plan, linked: Linked = lambda text
     for step in plan.steps:
         linked(builder.link(step), len(step.node.inputs) + 1)
     many = sum(array.nbytes for array in graph.constants.values()) >= MANY
-    with ThreadPoolExecutor() if many else contextlib.nullcontext() as pool:
+    with ThreadPoolExecutor(_THREADS) if many else contextlib.nullcontext() as pool:
         if pool:
             builder.pack_ahead(pool)
         for step in plan.steps:
