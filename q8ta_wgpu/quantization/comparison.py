@@ -29,7 +29,7 @@ _LITTLE = 20.0
 
 _FOUND = {
     "rounding": "{bits} bits are too few",
-    "before": "noise of what it reads grows here, as where nearly equal values are subtracted",
+    "before": "noise of what it reads grows here, as where nearly equal values are subtracted or divisors are near 0",
     "weights": "its rounded weights make most of the noise",
     "clipping": "clipped. Calibrate with inputs that reach so far",
 }
