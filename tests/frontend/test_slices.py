@@ -196,3 +196,20 @@ def test_what_is_joined_read_whole_or_shared_has_one_scale() -> None:
         lambda y: y[..., :24].relu(),
     ):
         assert apart(form) == 0
+
+
+class ManyWrites(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y, sums = torch.zeros(2, 30), x.sum(1)
+        for i in range(30):
+            y[:, i] = sums * (i + 1)
+        return y
+
+
+def test_many_slices_are_written_in_a_row() -> None:
+    """quantize asked in which role a value is read once for each of 2^30 ways through these writes."""
+    x = torch.randn(2, 8)
+    exported = q8.quantize(ManyWrites().eval(), (x,), calibration=[x], progress=False)
+    found = q8.Session(q8.compile(exported), device="reference")(x.numpy())
+    expected = ManyWrites()(x).numpy()
+    assert abs(found - expected).max() < 0.02 * abs(expected).max()

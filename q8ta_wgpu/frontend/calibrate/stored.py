@@ -107,6 +107,7 @@ class Storage:
         self.attention = [node for node in observed.graph.nodes if is_attention(node)]
         self._steps: dict[Node, bool] = {}
         self._asks: dict[Node, bool] = {}
+        self._roles: dict[Node, Role] = {}
         by_observer: dict[int, Stored] = {}
         for node in observed.graph.nodes:
             if (observer := observer_of(observed, node)) is None:
@@ -120,6 +121,7 @@ class Storage:
         states = [(self.values[w], w, r) for r, w in states_of(observed) if w in self.values]
         kept = {(written, end) for _, written, _ in states for end in written.users if end.op == "output"}
         for node in reversed(observed.graph.nodes):
+            self._role(node)  # known from here on, so that no question about a node before goes far
             if node in self.values:
                 readers = [user for user in _readers(node) if (node, user) not in kept]
                 self.values[node].users[node] = {user: self._reads(node, user) for user in readers}
@@ -148,11 +150,17 @@ class Storage:
         return Reads(frozenset({self._role(user)}))
 
     def _role(self, user: Node) -> Role:
+        steps, asks = self._steps_behind(user), self._asks_behind(user)
+        if user not in self._roles:
+            self._roles[user] = self._found_role(user, steps or asks)
+        return self._roles[user]
+
+    def _found_role(self, user: Node, steps: bool) -> Role:
         if is_transform(user) or (multiplies(user) and self.weights.keys().isdisjoint(user.all_input_nodes)):
             return "products"
         if sums_weights(user):
             return "sums"
-        found = {"steps" if self._steps_behind(user) or self._asks_behind(user) else "others"}
+        found = {"steps" if steps else "others"}
         found.update(self._role(reader) for reader in _readers(user) if reader not in self.values)
         return next(role for role in ROLES if role in found)
 
