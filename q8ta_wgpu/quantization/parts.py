@@ -171,7 +171,7 @@ class _Output:
     """One output in all items, and the ways to take it apart."""
 
     def __init__(self, exact: Sequence[Array], origins: tuple[Array, Sequence[str]] | None) -> None:
-        self.exact = [np.atleast_1d(x) for x in exact]
+        self.exact, self._is_scalar = [np.atleast_1d(x) for x in exact], exact[0].ndim == 0
         self.is_float = bool(np.issubdtype(exact[0].dtype, np.floating))
         self.fill = fill_of(exact) if self.is_float else None
         self.ways = [_Way("whole", [np.zeros((1,) * x.ndim, np.int64) for x in self.exact], {"": np.zeros(1, int)})]
@@ -215,7 +215,9 @@ class _Output:
         for way, signals in zip(self.ways, self._signals, strict=True):
             for name in set(way.names).intersection(names):
                 found = [a + w for a, w in zip(found, way.weights(name, signals), strict=True)]
-        return found if self.fill is None else [w * self._counted(x) for w, x in zip(found, self.exact, strict=True)]
+        if self.fill is not None:
+            found = [w * self._counted(x) for w, x in zip(found, self.exact, strict=True)]
+        return [w.reshape(()) for w in found] if self._is_scalar else found
 
 
 @dataclass

@@ -122,3 +122,10 @@ def test_the_warning_names_the_part() -> None:
     items = [data(1, 3, 12, 12, seed=seed) for seed in range(4)]
     with pytest.warns(UserWarning, match=r"^sin of the output is predicted to keep"):
         q8.quantize(module, (items[0],), items, progress=False)
+
+
+def test_weights_of_a_number_are_a_number() -> None:
+    """They had one dimension, and quantize of a module with such an output raised torch's RuntimeError."""
+    ((found,),) = Judge([[np.float32(2.0) * np.ones((), np.float32)]]).weights([0])
+    assert found.shape == ()
+    assert found == 0.25
