@@ -174,9 +174,11 @@ def divisors(network: Network) -> Iterator[Reading]:
 
 
 def few_values(network: Network) -> Iterator[Reading]:
-    """Values of which calibration met few, as long as that costs next to nothing."""
+    """Values of which calibration met few, as long as that costs next to nothing. Inputs of bytes and bools are no such
+    values: 8 bits hold each of them."""
     roles: tuple[Role, ...] = ("products", "others")
-    costs, computed = network.costs, network.values.producers
+    costs = network.costs
+    computed = {name for name, node in network.values.producers.items() if node.op != "dequantize"}
     found = [
         (costs.of((stored, role), "int16"), (stored, role))
         for stored in _in_8_bits(network)

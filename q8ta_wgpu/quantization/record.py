@@ -35,6 +35,6 @@ def record(
             if (step := steps.get(reading)) is None:
                 found.append(Decision(names, role, stored.width, "plan", "", rules, noise.get(reading)))
             else:
-                by = step.rule or "noise"
-                found.append(Decision(names, role, step.width, by, step.reason, rules, noise.get(reading), step.cost))
+                by, cost = step.rule or "noise", float(step.cost)
+                found.append(Decision(names, role, step.width, by, step.reason, rules, noise.get(reading), cost))
     return found

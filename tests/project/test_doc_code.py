@@ -103,8 +103,6 @@ def test_the_commands_of_a_page_run(
     Path("net.onnx").write_bytes(quantized("single", "QDQ", "s8s8"))
     value = "x" if line.startswith("explain") else model.graph.results[0]  # one that is stored, one that is dispatched
     words = shlex.split(line.replace("VALUE", value))
-    if words[0] == "import":  # the file's sizes are all known
-        words = words[: words.index("--size")]
     assert main(words) == 0
     assert capsys.readouterr().out or Path("y.npy").exists()
 

@@ -57,7 +57,7 @@ def test_the_types() -> None:
     lacking(engines.missing_node())
     compiler = engines.PACKAGES / "node_modules" / ".bin" / "tsc"
     options = "--noEmit --strict --target es2022 --module esnext --moduleResolution bundler --lib es2022,dom --types"
-    command = [str(compiler), *options.split(), "", str(engines.HERE / "page.ts")]
+    command = [str(compiler), *options.split(), "", str(Path(__file__).parent / "page.ts")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
 

@@ -68,7 +68,7 @@ def decisions(
     for reading in ((each, role) for each in storage.stored for role in ROLES if each.readers(role)):
         names = tuple(reading[0].value(node).name for node in reading[0].nodes)
         of_rules, step = tuple(matched.get(reading, ())), steps.get(reading)
-        how = ("plan", "", 0.0) if step is None else (step.rule or "noise", step.reason, step.cost)
+        how = ("plan", "", 0.0) if step is None else (step.rule or "noise", step.reason, float(step.cost))
         width = reading[0].width if step is None else step.width
         found.append(Decision(names, reading[1], width, *how[:2], of_rules, noise.get(reading), how[2]))
     return tuple(found)
