@@ -67,3 +67,23 @@ def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float
         if at is not None and ratios[at] > 10 ** (SHORT / 10) / WITHIN:
             break
     return at
+
+
+def low_signal(output: str, predicted: float | None, yardstick: float | None, skipping: str) -> str:
+    """A warning about low signal to noise; empty if there is no reason for one.
+
+    Args:
+        output: the output or part that it is about; empty if there is only one.
+        predicted: its signal to noise in dB as chosen; None where nothing was simulated, or it has no noise.
+        yardstick: that of the yardstick.
+        skipping: how the user leaves layers in float.
+    """
+    if predicted is None or yardstick is None or predicted >= max(min(yardstick - SHORT, FINE), POOR):
+        return ""
+    subject = f"{output} is" if output else "the outputs are"
+    found = (
+        f"{subject} predicted to keep {predicted:z.1f} dB of signal to noise on the inputs of the calibration, "
+        f"where rounding nothing but weights and what layers read leaves {yardstick:z.1f} dB"
+    )
+    larger = ": the network makes noise larger" if yardstick < POOR else ""
+    return f"{found}{larger}; calibrate with inputs as in use, or leave layers in float{skipping}; compare names them"

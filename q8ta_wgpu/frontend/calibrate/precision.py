@@ -28,7 +28,7 @@ from q8ta_wgpu.frontend.calibrate.stored import Storage
 from q8ta_wgpu.frontend.calibrate.widen import widen
 from q8ta_wgpu.frontend.nodes import source_of
 from q8ta_wgpu.ir.decision import Decision
-from q8ta_wgpu.quantization.limits import FINE, POOR, SHORT, allowed, wanted, worst
+from q8ta_wgpu.quantization.limits import allowed, low_signal, wanted, worst
 from q8ta_wgpu.quantization.parts import Part, decibels
 from q8ta_wgpu.quantization.stored import Width
 
@@ -69,17 +69,7 @@ class Precision:
     @property
     def warning(self) -> str:
         """A warning about low signal to noise; empty if there is no reason for one."""
-        if self.predicted is None or self.yardstick is None:
-            return ""
-        if self.predicted >= max(min(self.yardstick - SHORT, FINE), POOR):
-            return ""
-        way = "calibrate with inputs as in use, or leave layers in float: Quantizer(skip=[...]); compare names them"
-        outputs = f"{self.output} is" if self.output else "the outputs are"
-        found = (
-            f"{outputs} predicted to keep {self.predicted:z.1f} dB of signal to noise on the inputs of the calibration"
-            f", where rounding nothing but weights and what layers read leaves {self.yardstick:z.1f} dB"
-        )
-        return f"{found}: the network makes noise larger; {way}" if self.yardstick < POOR else f"{found}; {way}"
+        return low_signal(self.output, self.predicted, self.yardstick, ": Quantizer(skip=[...])")
 
 
 class Precisions:
