@@ -1,4 +1,4 @@
-"""What part of the tests runs, and how many pipelines they compile."""
+"""Fixtures of all tests and benchmarks, what part of the tests runs, and how many pipelines they compile."""
 
 from __future__ import annotations
 
@@ -14,8 +14,38 @@ import pytest
 
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.pipelines import Pipeline
-from testbed.fixtures import seed
+from testbed.devices import _swiftshader, device, listing, nothing_open, swiftshader, vulkan
+from testbed.fixtures import (
+    _no_cache_of_the_user,
+    _one_torch_thread,
+    _same_random_numbers,
+    caches,
+    copy_threads,
+    full_disk,
+    interrupts,
+    quick_tuning,
+    saved,
+    seed,
+)
 from testbed.sample import QUICK, is_slow, of_sampled_backends, quick
+
+__all__ = [
+    "_no_cache_of_the_user",
+    "_one_torch_thread",
+    "_same_random_numbers",
+    "_swiftshader",
+    "caches",
+    "copy_threads",
+    "device",
+    "full_disk",
+    "interrupts",
+    "listing",
+    "nothing_open",
+    "quick_tuning",
+    "saved",
+    "swiftshader",
+    "vulkan",
+]
 
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")

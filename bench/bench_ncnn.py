@@ -8,9 +8,8 @@ target is printed with the slowest dispatches.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,13 +48,7 @@ def ncnn_version() -> str:
     return f"ncnn {module.__version__} on {module.get_gpu_info(0).device_name()}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def all_cores() -> Iterator[None]:
-    """PyTorch and ncnn on every core, as the software Vulkan driver is."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("all_cores")
 
 
 @pytest.mark.timeout(1800)

@@ -42,6 +42,7 @@ def test_float32(benchmark: BenchmarkFixture, name: str, vulkan: Device) -> None
         benchmark.pedantic(session, (x.numpy(),), rounds=3, warmup_rounds=1)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.usefixtures("all_cores")
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_cpu(benchmark: BenchmarkFixture, name: str) -> None:
     x = example_input(NETWORKS[name].shape)

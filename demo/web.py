@@ -8,6 +8,7 @@ import functools
 import json
 import shutil
 import sys
+from collections.abc import Callable, Iterable
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from demo.decoder import CONTEXT
 from demo.network import trained
 from demo.text import Tokenizer
 from examples import generate
+from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.commands.export_web import write_check
+from q8ta_wgpu.ir.target import Target
 
 PAGE, TEXT_PAGE = Path(__file__).with_name("page"), Path(__file__).with_name("text_page")
 OUT = Path("out/web")
@@ -29,17 +32,24 @@ CHECKED = (128, 96)
 """Width and height of the picture that the page of checks runs the network on."""
 
 
-def write(model: q8.Model, folder: Path, size: tuple[int, int] = SIZE) -> None:
-    """The page in a folder: its own files, the network for both ways to hold a picture, and an example."""
+def write(
+    model: q8.Model,
+    folder: Path,
+    size: tuple[int, int] = SIZE,
+    checked: tuple[int, int] = CHECKED,
+    kernels: Callable[[Target], Iterable[Sample]] = samples,
+) -> None:
+    """The page in a folder: its own files, the network for both ways to hold a picture, an example, and the page that
+    checks a browser by the network for pictures of a size, and by kernels."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in PAGE.iterdir():
         shutil.copy(file, folder)
     for name, (width, height) in (("landscape", size), ("portrait", size[::-1])):
         q8.export_web(model.reshape((1, 1, height, width)), folder / name)
     photos.load("coffee.png").convert("RGB").save(folder / "photo.png")
-    width, height = CHECKED
-    checked = {f"the demo's network, {width}x{height}": model.reshape((1, 1, height, width))}
-    write_check(checked, folder / "check", q8.__version__)
+    width, height = checked
+    networks = {f"the demo's network, {width}x{height}": model.reshape((1, 1, height, width))}
+    write_check(networks, folder / "check", q8.__version__, kernels)
 
 
 def write_text(model: q8.Model, tokenizer: Tokenizer, folder: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import wgpu
@@ -15,6 +15,7 @@ import wgpu
 from q8ta_wgpu.runtime import adapters, engines
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.engine import Engine
 from testbed import browsers
 
 BACKENDS = tuple(os.environ.get("Q8TA_TEST_BACKENDS", "vulkan,opengl,swiftshader").split(","))
@@ -84,23 +85,34 @@ def node_js() -> Iterator[browsers.Node]:
     started.close()
 
 
-@pytest.fixture
-def nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device is open yet; those that other tests share stay out of this one."""
-    monkeypatch.setattr(adapters, "_open", {})
+Opened = dict[tuple[str, int], Any]
+"""Open devices by their names and numbers."""
 
 
 @pytest.fixture
-def listing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Any] | Exception], None]:
-    """Makes a machine of these adapters of wgpu-native, or one whose driver fails as it lists them. It has no Dawn."""
+def nothing_open(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """No device is open yet but those that a test adds; those that other tests share stay out of this one."""
+    opened: Opened = {}
+    monkeypatch.setattr(adapters, "_open", opened)
+    return opened
 
-    def machine(found: Sequence[Any] | Exception) -> None:
+
+class Listing(Protocol):
+    """Makes a machine of these adapters of wgpu-native, or one whose driver fails as it lists them. It has no Dawn, or
+    this one."""
+
+    def __call__(self, found: Sequence[Any] | Exception, dawn: Engine | None = None) -> None: ...
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> Listing:
+    def machine(found: Sequence[Any] | Exception, dawn: Engine | None = None) -> None:
         def enumerate_adapters() -> list[Any]:
             if isinstance(found, Exception):
                 raise found
             return list(found)
 
-        monkeypatch.setattr(engines, "dawn", lambda: None)
+        monkeypatch.setattr(engines, "dawn", lambda: dawn)
         monkeypatch.setattr(engines.native(), "_listed", [])
         monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", enumerate_adapters)
 

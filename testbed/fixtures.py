@@ -61,8 +61,9 @@ def interrupts() -> Iterator[None]:
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own for what tuning keeps."""
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "caches")
+    """A folder of the test's own for what tuning and probes keep."""
+    for module in (cache, findings):
+        monkeypatch.setattr(module, "folder", lambda: tmp_path / "caches")
     return tmp_path / "caches"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -48,6 +49,16 @@ def free(memory: Any) -> MutableMapping[int, Any]:
     """Arrays of a memory of results that are free again, by their size."""
     found: MutableMapping[int, Any] = memory._free
     return found
+
+
+def like(device: Device, **traits: Any) -> Device:
+    """A device as another one, but for these traits: attributes, or what was measured once. They share all else, and
+    the other one stays as it is."""
+    made = copy.copy(device)
+    measured = {name: value for name, value in traits.items() if isinstance(getattr(Device, name, None), property)}
+    kept = {name: value for name, value in traits.items() if name not in measured}
+    vars(made).update(kept, _measured={**device._measured, **measured}, _right=set())
+    return made
 
 
 def pipelines(device: Device) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -39,12 +39,16 @@ def check(options: argparse.Namespace) -> None:
     names = ("q8ta-wgpu", "wgpu", "wgpudawn", "numpy")
     packages = (f"{name} {version(name)}" for name in names if _installed(name))
     print(f"{', '.join(packages)}, Python {platform.python_version()}, {platform.platform()}")
+    from q8ta_wgpu.runtime.adapters import open_device
+
     right: list[str] = []
     wrong: list[str] = []
     for number, name in _adapters(options.device):
-        print(f"\n{number}: {name}", flush=True)
+        print(f"\n{number}: {name}\n  measuring its speed, and trying its arithmetic ...", flush=True)
         try:
-            problems = list(_checked(number, model))
+            device = open_device(number)
+            device.try_units()
+            problems = list(checked(device, model, samples(device.target)))
         except DeviceError as error:
             problems = [str(error)]
         print(*(f"  WRONG: {text}" for text in problems), sep="\n", end="\n" if problems else "")
@@ -75,13 +79,8 @@ def _adapters(wanted: str | None) -> list[tuple[int, str]]:
     return found
 
 
-def _checked(number: int, model: Model | None) -> Iterator[str]:
-    """Prints what an adapter offers and its results. Yields what is wrong."""
-    from q8ta_wgpu.runtime.adapters import open_device
-
-    print("  measuring its speed, and trying its arithmetic ...", flush=True)
-    device = open_device(number)
-    device.try_units()
+def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> Iterator[str]:
+    """Prints what a device offers and the results of kernels and of a model. Yields what is wrong."""
     target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
     driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
     print(f"  {info['adapter_type']}, ids {info['vendor_id']:04x}:{info['device_id']:04x}, driver {driver}")
@@ -110,7 +109,7 @@ def _checked(number: int, model: Model | None) -> Iterator[str]:
     print("  compiling and running every kernel (minutes without a GPU) ...", flush=True)
     started, bad, bytes_, count = time.perf_counter(), dict[str, int](), 0, 0
     with bar("kernels") as update:
-        for sample in samples(target):
+        for sample in kernels:
             update(count, 0, sample.kernel)
             try:
                 if found := mismatches(device, target, sample):

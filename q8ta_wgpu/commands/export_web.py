@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from q8ta_wgpu.commands.arguments import opened
-from q8ta_wgpu.commands.example import samples
+from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.ir.target import BASELINE
+from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.model.model import Model, path_of
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program.build import build
@@ -32,31 +32,36 @@ def export_web(options: argparse.Namespace) -> None:
     print(f"{folder}: {', '.join(sizes)}")
 
 
-def write_check(models: Mapping[str, Model], folder: str | Path, version: str) -> Path:
+def write_check(
+    models: Mapping[str, Model],
+    folder: str | Path,
+    version: str,
+    kernels: Callable[[Target], Iterable[Sample]] = samples,
+) -> Path:
     """Writes a page that says whether a browser computes the right bytes, and returns the folder.
 
     It runs what `check` runs: every kernel with an int8 or int16 result, on a large case that reaches it, and whole
-    models by their names. Any static server can serve it. cases.bin holds an export of each, compressed; reports name
-    the `version` of this package.
+    models by their names. `kernels` gives those of a target. Any static server can serve the page. cases.bin holds an
+    export of each, compressed; reports name the `version` of this package.
 
     Raises InputError where the folder cannot be written.
     """
     path = path_of(folder, "export-web", "a folder")
-    kernels: list[str] = []
+    names: list[str] = []
     files: dict[str, bytes] = {}
     for target in (BASELINE, web_folder.CPU):
-        for sample in samples(target):
-            if sample.kernel not in kernels:
+        for sample in kernels(target):
+            if sample.kernel not in names:
                 model = Model(sample.graph, Structure({"list": [0]}))
                 made = web_folder.files(model, {"gpu": (build(sample.graph, target, sample.plan), target)})
-                files |= {f"kernel/{len(kernels)}/{name}": data for name, data in made.items()}
-                kernels.append(sample.kernel)
+                files |= {f"kernel/{len(names)}/{name}": data for name, data in made.items()}
+                names.append(sample.kernel)
     for number, model in enumerate(models.values()):
         made = web_folder.files(model, web_folder.programs(model))
         files |= {f"network/{number}/{name}": data for name, data in made.items()}
     page = bundle.page()
     page["index.html"] = page["index.html"].replace(b"VERSION", version.encode())
-    index = {"kernels": kernels, "networks": list(models)}
+    index = {"kernels": names, "networks": list(models)}
     return web_folder.write(page | {"cases.bin": _archive(index, files)}, path)
 
 

@@ -60,15 +60,19 @@ def _with_matrix_units(engine: Engine, adapter: Any) -> Device | None:
     if (dawn := engines.dawn()) is None:
         return None
     with contextlib.suppress(DeviceError):
-        alike = [a for a in engine.adapters() if (_card(a), _backend(a)) == (_card(adapter), _backend(adapter))]
-        offering = [a for a in dawn.adapters() if _card(a) == _card(adapter) and dawn.matrix_units(a)]
-        others = [a for a in offering if _backend(a) == _backend(offering[0])]
-        same_order = len(alike) == 1 or (others and _backend(others[0]) == _backend(adapter))
-        if len(alike) == len(others) and same_order:
-            other = others[alike.index(adapter)]
+        if (other := with_units_by(dawn, engine, adapter)) is not None:
             found = _from_adapter(dawn, other, _number(dawn, other))
             return found if found.target.matrix_units else None
     return None
+
+
+def with_units_by(dawn: Engine, engine: Engine, adapter: Any) -> Any:
+    """Dawn's adapter of the card that is another engine's adapter, if Dawn offers matrix units there; else None."""
+    alike = [a for a in engine.adapters() if (_card(a), _backend(a)) == (_card(adapter), _backend(adapter))]
+    offering = [a for a in dawn.adapters() if _card(a) == _card(adapter) and dawn.matrix_units(a)]
+    others = [a for a in offering if _backend(a) == _backend(offering[0])]
+    same_order = len(alike) == 1 or (others and _backend(others[0]) == _backend(adapter))
+    return others[alike.index(adapter)] if len(alike) == len(others) and same_order else None
 
 
 def _best_with_matrix_units() -> Device | None:

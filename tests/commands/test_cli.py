@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
-from q8ta_wgpu.runtime import adapters, engines, probe
+from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.engine import Engine
-from testbed.devices import BACKENDS
+from testbed import insides
+from testbed.devices import BACKENDS, Listing, Opened
 from testbed.onnx.networks import quantized
 from testbed.small import small_input, small_model
 from tests.cli import Captured, enter, fails
@@ -102,43 +101,46 @@ def test_devices(capsys: Captured) -> None:
             assert row.endswith("yes")
 
 
-@pytest.mark.usefixtures("nothing_open")
+class Unable:
+    """An adapter like another one that makes no device."""
+
+    def __init__(self, other: Any) -> None:
+        self.info, self.features, self.limits = other.info, other.features, other.limits
+
+    def request_device_sync(self, **wanted: Any) -> Any:
+        raise RuntimeError("no compute")
+
+
 def test_devices_with_one_that_cannot_work(
-    capsys: Captured, listing: Callable[[Sequence[Any] | Exception], None], monkeypatch: pytest.MonkeyPatch
+    capsys: Captured, vulkan: Device, listing: Listing, nothing_open: Opened
 ) -> None:
     """Two equal cards, of which one cannot make a device and the other computes other bytes."""
-    original, best = adapters._from_adapter, NATIVE.adapters()[0]
-    listing([best, best])
-
-    def refuse(engine: Engine, adapter: object, number: int) -> Device:
-        if number:
-            raise DeviceError("it cannot make a device: no compute")
-        return original(engine, adapter, number)
-
-    monkeypatch.setattr(adapters, "_from_adapter", refuse)
-    monkeypatch.setattr(probe, "contract", lambda device: "quantize of 1.0 gives 7, the contract 3")
+    card = vulkan.wgpu.adapter
+    listing([card, Unable(card)])
+    wrong = insides.like(vulkan, contract="quantize of 1.0 gives 7, the contract 3")
+    nothing_open[NATIVE.describe(card), 0] = wrong
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
-    assert "1: it cannot make a device: no compute" in out
+    assert f"1: {NATIVE.describe(card)} cannot make a device: no compute" in out
     assert "breaks the arithmetic contract: quantize of 1.0 gives 7" in out
     assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["no", "no"]
     listing([])
     assert "no wgpu adapter" in fails(capsys, "devices")
 
 
-@pytest.mark.usefixtures("nothing_open")
 def test_devices_with_one_that_ends_loops(
-    capsys: Captured, listing: Callable[[Sequence[Any] | Exception], None], monkeypatch: pytest.MonkeyPatch
+    capsys: Captured, vulkan: Device, listing: Listing, nothing_open: Opened
 ) -> None:
     """What a session would refuse is no device for int8."""
-    listing(NATIVE.adapters()[:1])
-    monkeypatch.setattr(probe, "loop_turns", lambda device, turns: 64)
+    card = vulkan.wgpu.adapter
+    listing([card])
+    nothing_open[NATIVE.describe(card), 0] = insides.like(vulkan, loop_turns=64)
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert "ends the loops of a thread after 64 turns" in out
     assert out.splitlines()[1].split()[-1] == "no"
     with pytest.raises(DeviceError, match="after 64 turns"):
-        Session(MODEL, "vulkan")
+        Session(MODEL)
 
 
 def test_show(capsys: Captured) -> None:

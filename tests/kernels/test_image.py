@@ -31,7 +31,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.session import Session
-from testbed import epilogue_graphs, harness, op_graphs
+from testbed import epilogue_graphs, harness, insides, op_graphs
 from testbed.sample import EVERYTHING
 
 CONV = OPS["conv2d"]
@@ -213,11 +213,10 @@ def test_too_many_channels() -> None:
         verify(graph, RUNNABLE)
 
 
-def test_int8_is_refused_without_the_contract(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_is_refused_without_the_contract(vulkan: Device) -> None:
     """Also where no value is int8: an image goes in, floats come out."""
     graph = folded(with_quantize(0, op_graphs.SETTINGS[0], "scale")[0])
     assert all(t.dtype != INT8X4 for t in graph.types.values())
-    other = Device(vulkan.wgpu)
-    monkeypatch.setattr(Device, "contract", "quantize of 1.0 gives 7, the contract 3")
+    other = insides.like(vulkan, contract="quantize of 1.0 gives 7, the contract 3")
     with pytest.raises(DeviceError, match="cannot run int8 models"):
         Session(Model(graph, SINGLE), other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
@@ -20,14 +20,14 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl_definitions import files
-from q8ta_wgpu.runtime import engine, engines, rates
+from q8ta_wgpu.runtime import engines, rates
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.stopwatch import Stopwatch
 from q8ta_wgpu.runtime.timestamps import Timestamps
 from testbed import harness, insides
-from testbed.devices import BACKENDS
+from testbed.devices import BACKENDS, Listing
 from testbed.small import one_node, same_bytes, small_input, small_model
 
 MODEL = small_model()
@@ -62,7 +62,7 @@ def test_a_device_that_is_not_there(wrong: Any) -> None:
         Session(MODEL, wrong)
 
 
-def test_no_adapters_at_all(listing: Callable[[Sequence[Any] | Exception], None]) -> None:
+def test_no_adapters_at_all(listing: Listing) -> None:
     listing([])
     with pytest.raises(DeviceError, match=r"no wgpu adapter.*device='reference'"):
         Session(MODEL)
@@ -91,12 +91,10 @@ def cannot() -> None:
     raise RuntimeError("storage buffers in compute are not supported\nby this driver")
 
 
-def test_an_adapter_that_cannot_make_a_device(
-    listing: Callable[[Sequence[Any] | Exception], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = NATIVE.adapters()
-    listing([FakeAdapter(cannot), *real])
-    monkeypatch.setattr(engine, "rank", lambda adapter: adapter.info["device"] != "Broken GPU")
+def test_an_adapter_that_cannot_make_a_device(listing: Listing) -> None:
+    """It is not used, though it is the best by its kind."""
+    real = [adapter for adapter in NATIVE.adapters() if adapter.info["adapter_type"] != "DiscreteGPU"]
+    listing([*real, FakeAdapter(cannot)])
     assert NATIVE.describe(NATIVE.adapters()[0]) == "Broken GPU (OpenGL, wgpu-native)"
     with pytest.raises(
         DeviceError, match=r"Broken GPU \(OpenGL, wgpu-native\) cannot make a device: storage buffers in compute"
@@ -305,11 +303,10 @@ def test_a_gpu_is_timed_once_its_times_have_settled(
 ) -> None:
     """An H100 timed ResNet-50 at 2.66 ms in a first call and at 1.56 later: its clocks rise under load alone. The
     result says so if times never agree."""
-    monkeypatch.setattr(vulkan, "software", False)
+    gpu = insides.like(vulkan, software=False, dot_rates=rates.DotRates(6.0, 1.0))
     monkeypatch.setattr("q8ta_wgpu.runtime.stopwatch.LONGEST", 60.0 if settles else 0.0)
-    monkeypatch.setattr(vulkan, "_measured", {**vulkan._measured, "dot_rates": rates.DotRates(6.0, 1.0)})
     rising = _Rising(monkeypatch, 2660.0, 2600.0, 2000.0, 1600.0, 1590.0, 7.0)
-    with Session(MODEL, vulkan) as session:
+    with Session(MODEL, gpu) as session:
         timing = session.time(small_input(), repeats=4, warmup=1)
     assert timing.settled == settles and timing.runs.shape == (4,)
     assert list(rising.windows) == ([7.0] if settles else [2660.0, 2600.0, 2000.0, 1600.0, 1590.0, 7.0])
@@ -318,7 +315,7 @@ def test_a_gpu_is_timed_once_its_times_have_settled(
 
 def test_a_load_has_no_pauses(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next runs are submitted before the last ones have ended, as long as the load is to last."""
-    monkeypatch.setattr(vulkan, "software", False)
+    gpu = insides.like(vulkan, software=False)
     events: list[str] = []
     submit = Timestamps.submit
 
@@ -333,7 +330,7 @@ def test_a_load_has_no_pauses(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -
         return waited
 
     monkeypatch.setattr(Timestamps, "submit", noted)
-    with Session(MODEL, vulkan) as session:
+    with Session(MODEL, gpu) as session:
         started = time.perf_counter()
         words = [np.zeros(port.size // 4, np.uint32) for port in session.program.inputs]
         assert Stopwatch(insides.executor(session)).load(words, 0.3) > 0

@@ -29,12 +29,13 @@ from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.program import known_results
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.known_results import Trial
-from q8ta_wgpu.runtime import engines, findings, probe
+from q8ta_wgpu.runtime import engines, probe
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session.runner import _has_matrix_work
 from testbed import insides
+from testbed.devices import Listing
 from testbed.graphs import between_integers
 from testbed.harness import flat
 from testbed.small import small_input, small_model
@@ -94,11 +95,18 @@ def test_an_adapter_the_engine_does_not_have(swiftshader: Device) -> None:
         Session(MODEL, "dawn:nothing")
 
 
-def test_an_engine_without_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dawn(), "adapters", list)
+class NoAdapters(Dawn):
+    """Dawn on a machine whose adapters it does not take."""
+
+    def adapters(self) -> list[Any]:
+        return []
+
+
+def test_an_engine_without_adapters(listing: Listing) -> None:
+    listing(engines.native().adapters(), NoAdapters())
     with pytest.raises(DeviceError, match=r"dawn is installed and takes no adapter.*there are 0: .*wgpu-native\)$"):
         Session(MODEL, "dawn")
-    monkeypatch.setattr(engines.native(), "adapters", list)
+    listing([], NoAdapters())
     with pytest.raises(DeviceError, match="no wgpu adapter"):
         Session(MODEL, "dawn")
 
@@ -120,16 +128,16 @@ def test_a_device_or_adapter_of_the_callers_own(package: Any, synchronized: bool
         assert equal(session(INPUTS[1]), 1)
 
 
-def test_an_engine_that_cannot_list_adapters(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_list_adapters(swiftshader: Device, listing: Listing) -> None:
     """The other one is used; where there is no other, it is told what the engine said."""
-    failing(monkeypatch, engines.native(), "adapters", DeviceError("wgpu-native could not list adapters: no loader"))
+    listing(RuntimeError("no loader"), dawn())
     for name in (None, "swiftshader", "dawn:swiftshader"):
         assert open_device(name) is swiftshader
     with pytest.raises(DeviceError, match="no loader"):
         open_device("wgpu-native")
     with pytest.raises(DeviceError, match="there are 0: SwiftShader"):
         open_device("nothing")
-    monkeypatch.setattr(engines, "dawn", lambda: None)
+    listing(RuntimeError("no loader"))
     with pytest.raises(DeviceError, match="no loader"):
         open_device()
 
@@ -236,10 +244,10 @@ def test_what_dawn_raises(
             session(INPUTS[0])
 
 
-def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device) -> None:
     """Some drivers compute wrong results with them: what was found when the device was opened."""
-    monkeypatch.setattr(vulkan, "unit_faults", {MatrixUnit(16, 16, 32, 32): "a kernel gives 3 of 64 words otherwise"})
-    with Session(MODEL, vulkan) as session:
+    faults = {MatrixUnit(16, 16, 32, 32): "a kernel gives 3 of 64 words otherwise"}
+    with Session(MODEL, insides.like(vulkan, unit_faults=faults)) as session:
         last = str(session.program).splitlines()[-1]
     assert last == "matrix unit 16x16x32 is not used: a kernel gives 3 of 64 words otherwise"
 
@@ -249,34 +257,30 @@ def test_units_that_compute_wrong_are_left_out(known: bool, vulkan: Device, monk
     """They are tried when a plan chooses them, before they are used: then another plan takes their place."""
     unit = MatrixUnit(16, 16, 32, 32)
     large: dict[str, Any] = {"invocations": 1024, "workgroup_memory": 48 << 10, "shares_memory": True, "fast_dot": True}
-    monkeypatch.setattr(vulkan, "target", replace(vulkan.target, matrix_units=(unit,), **large))
-    monkeypatch.setattr(vulkan, "unit_faults", {})
+    gpu = insides.like(vulkan, target=replace(vulkan.target, matrix_units=(unit,), **large), unit_faults={})
     asked = []
 
     def fault(device: Device, trial: Trial, compiling: Any) -> str:
         asked.append(trial.kernel)
         if known:
-            vulkan.target = replace(vulkan.target, matrix_units=())
+            device.target = replace(device.target, matrix_units=())
         return "a kernel gives 3 of 64 words otherwise"
 
     monkeypatch.setattr(probe, "fault", fault)
     graph = between_integers("linear", ((512, 256),), ((256, 256), (256,)), {}, INT8X4)
     model = Model(graph, Structure(0))
     x = np.random.default_rng(0).integers(-128, 128, (512, 256)).astype(np.int8)
-    with Session(model, vulkan) as session:
+    with Session(model, gpu) as session:
         assert asked and all(name.startswith("q8ta_linear.tiled_units_") for name in asked)
-        assert vulkan.target.matrix_units == () and vulkan.unit_faults.keys() == {unit}
+        assert gpu.target.matrix_units == () and gpu.unit_faults.keys() == {unit}
         assert session.program.notes == (f"matrix unit {unit} is not used: a kernel gives 3 of 64 words otherwise",)
         np.testing.assert_array_equal(session(x), Session(model, "reference")(x))
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_a_trial_compares_bytes_and_is_remembered(
-    right: bool, vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_compares_bytes_and_is_remembered(right: bool, vulkan: Device, caches: Path) -> None:
     """What is right once is right with this driver and engine; what is wrong is tried again. A kernel without units
     stands for one with them here."""
-    monkeypatch.setattr(findings, "folder", lambda: tmp_path)
     case = known_results._linear(known_results.SHALLOW)
     (node,) = case.graph.nodes
     call, row_major = case.graph.call(node), known_results.ROW_MAJOR

@@ -14,88 +14,77 @@ from typing import Any
 import pytest
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
+from q8ta_wgpu.ir.target import MatrixUnit, Target
 from q8ta_wgpu.runtime import adapters, engines
-from q8ta_wgpu.runtime.adapters import open_device
+from q8ta_wgpu.runtime.adapters import open_device, with_units_by
 from q8ta_wgpu.runtime.dawn import Dawn
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.engine import Engine
 from testbed import insides
-from testbed.devices import SWIFTSHADER
+from testbed.devices import SWIFTSHADER, Listing, Opened
 from testbed.small import small_model
 
 ROOT = Path(__file__).parents[2]
+
+
+UNITS = (MatrixUnit(16, 16, 32, 32),)
 
 
 class _WithUnits(Dawn):
     """Dawn whose adapters offer matrix units."""
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
-        return (MatrixUnit(16, 16, 32, 32),)
-
-
-@pytest.mark.usefixtures("nothing_open")
-@pytest.mark.parametrize("usable", [True, False])
-def test_dawn_is_taken_for_its_matrix_units(usable: bool, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody asks for an engine, the adapter is the same one, its units compute right and products need them."""
-    other = _WithUnits()
-    own = engines.dawn()
-    assert own is not None
-    insides.listed(other).extend(own.adapters())
-    monkeypatch.setattr(engines, "dawn", lambda: other)
-    native = open_device("wgpu-native:vulkan")
-    info = {**native.wgpu.adapter.info, **{k: swiftshader.info[k] for k in ("vendor_id", "device_id")}}
-    monkeypatch.setattr(native.wgpu.adapter, "_adapter_info", info)
-    found = Target(matrix_units=(MatrixUnit(16, 16, 32, 32),) if usable else ())
-    monkeypatch.setattr(Device, "_measured_target", lambda device: found)
-    assert open_device("vulkan", matrix_work=True).engine.name == ("dawn" if usable else "wgpu-native")
-    assert open_device("vulkan").engine.name == "wgpu-native"
-    assert open_device("wgpu-native:vulkan", matrix_work=True).engine.name == "wgpu-native"
+        return UNITS
 
 
 class _Card:
     """An adapter that is one of several equal cards."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, device: Device) -> None:
+        adapter = device.wgpu.adapter
         self.features, self.limits = adapter.features, adapter.limits
         self.info = {**adapter.info, "vendor_id": 4318, "device_id": 9019, "backend_type": "Vulkan"}
 
+    def opens(self, opened: Opened, engine: Engine, number: int, units: tuple[MatrixUnit, ...] = ()) -> None:
+        """The device that an engine makes of it."""
+        key = engine.describe(self), number
+        name, target = adapters.title(engine, *key), Target(matrix_units=units)
+        opened[key] = SimpleNamespace(engine=engine, adapter=self, alive=True, name=name, target=target)
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_dawn_is_taken_for_its_matrix_units(
+    usable: bool, swiftshader: Device, listing: Listing, nothing_open: Opened
+) -> None:
+    """Where nobody asks for an engine, the adapter is the same one, its units compute right and products need them."""
+    dawn, card, other = _WithUnits(), _Card(swiftshader), _Card(swiftshader)
+    insides.listed(dawn).append(other)
+    listing([card], dawn)
+    card.opens(nothing_open, engines.native(), 0)
+    other.opens(nothing_open, dawn, 0, UNITS if usable else ())
+    for name in ("vulkan", None):
+        taken = open_device(name, matrix_work=True).engine.name
+        assert taken == ("dawn" if usable else "wgpu-native")
+        assert open_device(name).engine.name == "wgpu-native"
+    assert open_device("wgpu-native:vulkan", matrix_work=True).engine.name == "wgpu-native"
+
 
 @pytest.mark.parametrize("listed", [1, 2, 3])
-def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two; wgpu-native's own where Dawn does not list as many."""
-    native, other = engines.native(), _WithUnits()
-    cards = [_Card(swiftshader.wgpu.adapter) for _ in range(2 + listed)]
-    monkeypatch.setattr(native, "_listed", cards[:2])
-    insides.listed(other).extend(cards[2:])
-    monkeypatch.setattr(engines, "dawn", lambda: other)
-    asked = []
-
-    def opened(engine: Any, adapter: Any, number: int) -> Any:
-        asked.append((engine.name, cards.index(adapter), number))
-        units = (MatrixUnit(16, 16, 32, 32),)
-        made = SimpleNamespace(engine=engine, target=Target(matrix_units=units))
-        made.wgpu = SimpleNamespace(adapter=adapter)
-        return made
-
-    monkeypatch.setattr(adapters, "_from_adapter", opened)
-    found = adapters._with_matrix_units(native, cards[1])
-    assert asked == ([("dawn", 3, 1)] if listed == 2 else [])
-    assert (found is None) == (listed != 2)
+def test_of_equal_cards_the_same_is_taken(listed: int, swiftshader: Device) -> None:
+    """The second of two; none where Dawn does not list as many."""
+    native, dawn = _WithUnits(), _WithUnits()
+    insides.listed(native).extend(_Card(swiftshader) for _ in range(2))
+    insides.listed(dawn).extend(_Card(swiftshader) for _ in range(listed))
+    found = with_units_by(dawn, native, native.adapters()[1])
+    assert found is (dawn.adapters()[1] if listed == 2 else None)
 
 
-def _fake(device: Any, adapter: Any) -> None:
-    device.adapter, device.alive, device.target = adapter, True, BASELINE
-
-
-@pytest.mark.usefixtures("nothing_open")
-def test_one_of_equal_cards_is_named(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_equal_cards_is_named(swiftshader: Device, listing: Listing, nothing_open: Opened) -> None:
     """By its number; a device's name has it, and names that device again."""
-    native = engines.native()
-    cards = [_Card(swiftshader.wgpu.adapter) for _ in range(2)]
-    monkeypatch.setattr(native, "_listed", cards)
-    monkeypatch.setattr(native, "request", lambda adapter: adapter)
-    monkeypatch.setattr(adapters, "Device", type("Fake", (SimpleNamespace,), {"__init__": _fake}))
+    cards = [_Card(swiftshader) for _ in range(2)]
+    listing(cards)
     for number, card in enumerate(cards):
+        card.opens(nothing_open, engines.native(), number)
         found: Any = open_device(f"swiftshader#{number}")
         assert found.adapter is card and found.name.endswith(f"(Vulkan, wgpu-native)#{number}")
         assert open_device(found.name) is found and open_device(f"wgpu-native:#{number}") is found
@@ -138,17 +127,14 @@ def test_dawn_lists_each_of_two_equal_cards(tmp_path: Path, swiftshader: Device)
     assert done.stdout.splitlines() == [str(names), f"{names} True", "[True, True, True]"]
 
 
-def test_dawn_makes_a_device_of_the_card_asked_for(swiftshader: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dawn_makes_a_device_of_the_card_asked_for(swiftshader: Device) -> None:
     """Of two equal ones, which it lists anew for every device."""
     made: list[Any] = []
-    other = Dawn()
-    fresh = [[_Card(swiftshader.wgpu.adapter) for _ in range(2)] for _ in range(2)]
-    gpu = SimpleNamespace(enumerate_adapters_sync=lambda: fresh[len(made)])
-    extras = SimpleNamespace(request_device_sync=lambda adapter, **_: made.append(adapter))
-    monkeypatch.setattr(other, "package", SimpleNamespace(gpu=gpu))
-    monkeypatch.setattr(other, "_extras", extras)
-    listed = [_Card(swiftshader.wgpu.adapter) for _ in range(2)]
-    insides.listed(other).extend(listed)
+    dawn: Any = Dawn()
+    fresh = [[_Card(swiftshader) for _ in range(2)] for _ in range(2)]
+    dawn.package = SimpleNamespace(gpu=SimpleNamespace(enumerate_adapters_sync=lambda: fresh[len(made)]))
+    dawn._extras = SimpleNamespace(request_device_sync=lambda adapter, **_: made.append(adapter))
+    insides.listed(dawn).extend(_Card(swiftshader) for _ in range(2))
     for _ in range(2):
-        other._request(listed[1], [], {})
+        dawn._request(dawn.adapters()[1], [], {})
     assert made == [fresh[0][1], fresh[1][1]]

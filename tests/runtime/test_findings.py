@@ -17,10 +17,7 @@ from testbed.standins import noted
 INFO = {"device": "a card", "backend_type": "Vulkan", "description": "driver 1.2", "engine": "wgpu 0.32"}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(findings, "folder", lambda: tmp_path / "caches")
-    return tmp_path / "caches"
+pytestmark = pytest.mark.usefixtures("caches")
 
 
 def test_probes_run_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +52,9 @@ def test_adapters_drivers_and_engines_are_apart() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "{}", '{"format": 1}', "\x00", "[" * 10**5])
-def test_a_damaged_file_is_empty(content: str, folder: Path) -> None:
+def test_a_damaged_file_is_empty(content: str, caches: Path) -> None:
     findings.keep(INFO, "contract", True)
-    (path,) = folder.iterdir()
+    (path,) = caches.iterdir()
     whole = json.loads(path.read_text())
     path.write_text(content)
     assert findings.recall(INFO, "contract") is None
@@ -69,9 +66,9 @@ def test_a_damaged_file_is_empty(content: str, folder: Path) -> None:
     assert findings.recall(INFO, "contract") is True
 
 
-def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
+def test_rates_that_are_none(vulkan: Device, caches: Path) -> None:
     before = rates.dot_rates(vulkan, 0.001)
-    (path,) = folder.iterdir()
+    (path,) = caches.iterdir()
     whole = json.loads(path.read_text())
     for wrong in ([1.0], ["1", "2"], [0.0, 1.0], "fast", None):
         found = {key: wrong for key in whole["found"]}
@@ -80,7 +77,7 @@ def test_rates_that_are_none(vulkan: Device, folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs permissions of Unix")
-def test_a_folder_that_cannot_be_made(folder: Path) -> None:
-    folder.write_text("in the way")
+def test_a_folder_that_cannot_be_made(caches: Path) -> None:
+    caches.write_text("in the way")
     findings.keep(INFO, "contract", True)
     assert findings.recall(INFO, "contract") is None

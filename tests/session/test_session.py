@@ -199,7 +199,7 @@ def test_batch_size_by_reshape(vulkan: Device) -> None:
 def test_sessions_of_one_model_share_its_weights(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of other sizes; what one of them closes stays for the others, and goes with the last."""
     monkeypatch.setattr(constants, "SMALLEST", 1)
-    monkeypatch.setattr(vulkan, "constants", shared := constants.Constants())
+    vulkan = insides.like(vulkan, constants=(shared := constants.Constants()))
     model, wider = MODEL, MODEL.reshape((4, *SHAPE[1:]))
     first = Session(model, vulkan)
     known = set(insides.known(shared))

@@ -26,7 +26,7 @@ from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
-from testbed import harness
+from testbed import harness, insides
 from testbed.layout_graphs import random_graph, random_inputs
 from testbed.small import same_bytes, small_input, small_model
 from tests.clock import INFO, Price, by_estimate, clocked, drawn, tuned
@@ -81,10 +81,9 @@ def test_any_choice_gives_the_same_bytes(policy: str, vulkan: Device, monkeypatc
     assert len(plans) > 1
 
 
-def test_a_device_without_timestamps(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vulkan, "timestamps", False)
+def test_a_device_without_timestamps(vulkan: Device) -> None:
     with pytest.raises(DeviceError, match=r"no timestamp queries.*leave tune out.*required_features"):
-        Session(MODEL, vulkan, tune=True)
+        Session(MODEL, insides.like(vulkan, timestamps=False), tune=True)
 
 
 def test_the_reference_cannot_be_tuned() -> None:
@@ -94,9 +93,10 @@ def test_the_reference_cannot_be_tuned() -> None:
 
 def test_a_session_measures_only_when_it_is_told_to(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on an adapter that the rules do not know: measuring took 1 to 9 seconds there, and gained nothing."""
-    monkeypatch.setattr(speeds, "known", lambda target: False)
+    unknown = insides.like(vulkan, target=replace(vulkan.target, name="a new GPU", shares_memory=True))
+    assert not speeds.known(unknown.target)
     clock = clocked(monkeypatch, by_estimate)
-    assert Session(MODEL, vulkan).tuning is None
+    assert Session(MODEL, unknown).tuning is None
     assert (clock.asked, clock.copies) == ([], 0)
     with pytest.raises(InputError, match="tune must be True or False, found None"):
         Session(MODEL, vulkan, tune=None)  # type: ignore[arg-type]

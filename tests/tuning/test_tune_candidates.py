@@ -24,7 +24,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import timer as tune_timer
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.timer import Timed, Timer
-from testbed import op_graphs
+from testbed import insides, op_graphs
 from testbed.small import small_model
 from tests.clock import by_estimate, tuned
 
@@ -165,7 +165,7 @@ def test_candidates_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tune.candidates(step.call, small, [L4C]) == []
 
 
-def test_limits_that_no_candidate_keeps_are_told(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
-    monkeypatch.setattr(vulkan, "target", replace(vulkan.target, binding_size=16))
+def test_limits_that_no_candidate_keeps_are_told(vulkan: Device) -> None:
+    small = insides.like(vulkan, target=replace(vulkan.target, binding_size=16))
     with pytest.raises(DeviceError, match="more than the 16 bytes"):
-        Session(MODEL, vulkan, tune=True)
+        Session(MODEL, small, tune=True)

@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 import q8ta_wgpu as q8
 from demo import web
-from q8ta_wgpu.commands import example, export_web
+from q8ta_wgpu.commands import example
 from q8ta_wgpu.commands.example import Sample
 from q8ta_wgpu.ir.target import Target
 from testbed.browsers import Chromium
@@ -30,10 +29,7 @@ def few(target: Target) -> Iterator[Sample]:
 
 def written(model: q8.Model, made: Path) -> Path:
     """The folder, with the demo's pages of a model for pictures of SIZE, and a blank page."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export_web, "samples", few)
-        patch.setattr(web, "CHECKED", SIZE)
-        web.write(model, made, SIZE)
+    web.write(model, made, SIZE, checked=SIZE, kernels=few)
     (made / "blank.html").write_text('<!doctype html><title>blank</title><link rel="icon" href="data:,">')
     return made
 

@@ -66,7 +66,6 @@ def test_faults_are_found(
         texts = [re.sub(r"(fn main\([^{]*)\{", lambda m: m[1] + change[1], t) for t in program["shaders"]]
         return {**program, "shaders": texts if change[0] else program["shaders"]}
 
-    monkeypatch.setattr(export_web, "samples", few)
     monkeypatch.setattr(web_folder, "_program", faulty)
     weights = web_folder._weights
     last = itertools.count()
@@ -76,7 +75,7 @@ def test_faults_are_found(
         return (data if next(last) < 4 else bytes([data[0] ^ 64]) + data[1:]), places
 
     monkeypatch.setattr(web_folder, "_weights", other)
-    export_web.write_check({"small": model}, folder / "faulty", "0")
+    export_web.write_check({"small": model}, folder / "faulty", "0", few)
     names = [sample.kernel for sample in few(BASELINE)]
     page = Page(chromium, f"{url}faulty/")
     text = report(page)
