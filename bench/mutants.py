@@ -4,8 +4,9 @@ They were drawn by a rule. A room of the library is a group of folders (ROOMS). 
 takes the line it applies to whose digest is the smallest. Rooms that lack a kind have more of the others, until each
 has ten. Of a fault that changes nothing but speed or a message, the list says so by hand: `harmless`.
 
-Each fault is made in a copy of the tracked files. Its tests run nearest first, up to the first that fails. A fault
-whose line is no longer there is reported as such: draw another one.
+Each fault is made in a copy of the tracked files. Its tests run nearest first, up to the first that fails: what found
+it the last time, files that have its name, files that import it, and the lists of mutants.json for the folders that it
+lies in, the whole of the library's last. A fault whose line is no longer there is reported as such: draw another one.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from bench.options import Options
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).with_suffix(".json")
-LIMIT = 600
-"""Seconds that the tests of a fault may take: one that hangs is found."""
+LIMIT = 300
+"""Seconds that a test may take: a fault that makes it hang is found."""
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "WGSL": ("kernels/**/*.wgsl",),
@@ -55,6 +56,9 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 """Kind: what it replaces, and by what. `check` takes an `if` whose body raises an error."""
 
+LONG = ("test_kernels.py", "test_wgsl.py")
+"""Files that run only where a list of mutants.json says so, and of which part."""
+
 LEFT_OUT = r"unit|known_results|rates|timing|report|ncnn"
 """Files that need matrix units, or that measure and describe."""
 
@@ -65,12 +69,23 @@ SWAPPED = {
 }  # fmt: skip
 
 
-def arguments_of(path: str, nearest: dict[str, list[str]], root: Path) -> list[list[str]]:
-    """Runs of pytest that can meet a fault of a file, the nearest first: tests that have its name, then those of the
-    folders that it lies in, the innermost first."""
-    own = sorted(str(p.relative_to(root)) for p in root.glob(f"tests/**/test_{Path(path).stem}.py"))
-    prefixes = sorted((prefix for prefix in nearest if path.startswith(prefix)), key=len, reverse=True)
-    return [*([own] if own else []), *(shlex.split(line) for prefix in prefixes for line in nearest[prefix])]
+def arguments_of(mutant: Mutant, lists: dict[str, list[str]], root: Path) -> list[list[str]]:
+    """Runs of pytest that can meet a fault, the nearest first."""
+    path = mutant.path
+    files = sorted(root.glob("tests/**/test_*.py"), key=lambda file: file.stat().st_size)
+    own = [file for file in files if file.stem == f"test_{Path(path).stem}"]
+    importing = [file for file in files if file not in own and file.name not in LONG and _imports(file, path)]
+    prefixes = sorted((prefix for prefix in lists if path.startswith(prefix)), key=len, reverse=True)
+    named = [[str(file.relative_to(root)) for file in found] for found in (own, importing)]
+    runs = [[mutant.by], *named, *(shlex.split(line) for prefix in prefixes for line in lists[prefix])]
+    return [run for run in runs if any(run)]
+
+
+def _imports(test: Path, path: str) -> bool:
+    """Whether a file of tests imports a module, by its text."""
+    folder, _, stem = path.removeprefix("q8ta_wgpu/").removesuffix(".py").replace("/", ".").rpartition(".")
+    pattern = rf"from q8ta_wgpu\.{re.escape(folder)}(\.{stem} import| import .*\b{stem}\b)"
+    return re.search(pattern, test.read_text(encoding="utf-8")) is not None
 
 
 @dataclass
@@ -79,6 +94,7 @@ class Mutant:
 
     Attributes:
         harmless: why nothing can find it.
+        by: the test that found it.
     """
 
     room: str
@@ -88,6 +104,7 @@ class Mutant:
     old: str
     new: str
     harmless: str = ""
+    by: str = ""
 
 
 def drawn(root: Path = ROOT) -> list[Mutant]:
@@ -153,23 +170,22 @@ def _changed(line: str, plain: str, kind: str, pattern: str, by: str, after: lis
 
 
 def part_mutants(options: Options) -> None:
-    """Makes each fault and runs its tests; prints what became of it, and writes out/mutants.json."""
+    """Makes each fault and runs its tests; prints what became of it, and notes in mutants.json which test found it."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     mutants = [Mutant(**each) for each in data["mutants"]]
-    chosen = [m for m in mutants if not options.names or {m.room, m.kind, m.path} & set(options.names)]
-    rows = []
+    outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = _copied(Path(folder, "tree"))
-        for mutant in chosen:
+        for mutant in mutants:
+            if options.names and not {mutant.room, mutant.kind, mutant.path} & set(options.names):
+                continue
             begun = time.monotonic()
-            outcome = run(mutant, arguments_of(mutant.path, data["tests"], copy), copy)
-            rows.append({**asdict(mutant), "outcome": outcome})
+            outcome = run(mutant, arguments_of(mutant, data["tests"], copy), copy)
+            outcomes.append(outcome)
             what = f"{mutant.kind:<11} {mutant.path}:{mutant.line} {mutant.new.strip()}"
-            print(f"{outcome:<9} {time.monotonic() - begun:5.0f} s  {what}", flush=True)
-    out = ROOT / "out" / "mutants.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    outcomes = [row["outcome"] for row in rows]
+            print(f"{outcome:<9} {time.monotonic() - begun:5.0f} s  {what}  {mutant.by}", flush=True)
+            data["mutants"] = [asdict(each) for each in mutants]
+            DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     print(", ".join(f"{outcomes.count(each)} {each}" for each in sorted(set(outcomes))))
 
 
@@ -184,7 +200,8 @@ def _copied(target: Path) -> Path:
 
 
 def run(mutant: Mutant, tests: list[list[str]], tree: Path) -> str:
-    """What the tests say of a fault in a tree: found, survived, harmless, or moved where its line is gone."""
+    """What the tests say of a fault in a tree: found, survived, harmless, or moved where its line is gone. Notes which
+    test found it."""
     path = tree / mutant.path
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if mutant.harmless:
@@ -193,18 +210,22 @@ def run(mutant: Mutant, tests: list[list[str]], tree: Path) -> str:
         return "moved"
     path.write_text(text.replace(f"{mutant.old}\n", f"{mutant.new}\n"), encoding="utf-8")
     try:
-        return "found" if any(_fails(arguments, tree) for arguments in tests) else "survived"
+        mutant.by = next(filter(None, (_failure(arguments, tree) for arguments in tests)), "")
     finally:
         path.write_text(text, encoding="utf-8")
+    return "found" if mutant.by else "survived"
 
 
-def _fails(arguments: list[str], tree: Path) -> bool:
-    """Whether a run of pytest in the tree fails."""
+def _failure(arguments: list[str], tree: Path) -> str:
+    """The first test that fails in a run of pytest in the tree, or a file that cannot be imported; "" if none does."""
     command = [sys.executable, "-B", "-m", "pytest", *arguments, "-x", "-q", "-n0", "-p", "no:cacheprovider"]
+    timeout = ["--timeout", str(LIMIT), "--timeout-method", "thread"]  # which ends a hanging driver, too
     environment = {**os.environ, "PYTHONPATH": str(tree)}
-    try:
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False, timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        return True
-    assert done.returncode not in (4, 5), f"pytest selects nothing or has wrong arguments: {arguments}"
-    return done.returncode != 0
+    done = subprocess.run([*command, *timeout], cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (\S+\.py\S*(?:\[.*?\])?)", done.stdout, re.MULTILINE)
+    if done.returncode in (4, 5) and not found and "loading conftest" not in done.stderr:
+        assert "::" in arguments[0], f"pytest selects nothing or has wrong arguments: {arguments}"
+        return ""  # the test that found it has another name now
+    return found[1] if found else arguments[0]

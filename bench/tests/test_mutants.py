@@ -16,11 +16,13 @@ def test_a_fault_is_found_or_survives_or_has_moved(tmp_path: Path) -> None:
     (tmp_path / "test_sums.py").write_text("import sums\ndef test_it():\n    assert sums.total(1, 1) == 2\n")
     fault = Mutant("model", "sign", "sums.py", 2, "    return a + b", "    return a - b")
     arguments = [["test_sums.py"]]
-    assert run(fault, arguments, tmp_path) == "found"
+    assert (run(fault, arguments, tmp_path), fault.by) == ("found", "test_sums.py::test_it")
     assert run(replace(fault, new="    return b + a"), arguments, tmp_path) == "survived"
     assert run(replace(fault, old="    return b + a"), arguments, tmp_path) == "moved"
     assert run(replace(fault, harmless="the same"), arguments, tmp_path) == "harmless"
     assert (tmp_path / "sums.py").read_text() == "def total(a, b):\n    return a + b\n"
+    renamed = replace(fault, by="test_sums.py::test_as_it_was_called")
+    assert run(renamed, [[renamed.by], ["test_sums.py"]], tmp_path) == "found"
     with pytest.raises(AssertionError, match="selects nothing"):
         run(fault, [["test_nothing.py"]], tmp_path)
 
@@ -36,4 +38,26 @@ def test_the_rule_draws_ten_of_each_room() -> None:
 def test_every_fault_of_the_list_has_tests(tmp_path: Path) -> None:
     data = json.loads(DATA.read_text(encoding="utf-8"))
     assert len(data["mutants"]) == 60
-    assert all(arguments_of(m["path"], data["tests"], tmp_path) for m in data["mutants"])
+    assert all(arguments_of(Mutant(**m), data["tests"], tmp_path) for m in data["mutants"])
+
+
+def test_the_nearest_tests_of_a_fault_run_first(tmp_path: Path) -> None:
+    """What found it, files with its name, files that import it from the smallest on, then the lists."""
+    folder = tmp_path / "tests" / "runtime"
+    folder.mkdir(parents=True)
+    for name, text in {
+        "test_dawn.py": "",
+        "test_large.py": "from q8ta_wgpu.runtime import adapters, dawn\n" * 9,
+        "test_small.py": "from q8ta_wgpu.runtime.dawn import Dawn\n",
+        "test_other.py": "from q8ta_wgpu.runtime.dawned import x\nfrom q8ta_wgpu.session import dawn\n",
+    }.items():
+        (folder / name).write_text(text)
+    fault = Mutant("runtime", "sign", "q8ta_wgpu/runtime/dawn.py", 1, "a + b", "a - b", by="tests/test_a.py::test_it")
+    lists = {"": ["tests"], "q8ta_wgpu/runtime/": ["tests/runtime -k 'not slow'"], "kernels/": ["tests/kernels"]}
+    assert arguments_of(fault, lists, tmp_path) == [
+        ["tests/test_a.py::test_it"],
+        ["tests/runtime/test_dawn.py"],
+        ["tests/runtime/test_small.py", "tests/runtime/test_large.py"],
+        ["tests/runtime", "-k", "not slow"],
+        ["tests"],
+    ]
