@@ -51,8 +51,9 @@ class Calibration:
         read = {call for call, _ in plan.reads}
         sums = [n for n in self.graph.nodes if self._has_weight(n) and self.calls[n.output] in read]
         self.sums = {node.output: node for node in sums}
-        self._inputs = {n.output: counted_inputs(self.graph, n) for n in sums} if fit_weights else {}
-        self.weights = RoundedWeights(self.graph, self._inputs)
+        fitted = [n for n in sums if fit_weights and n.output not in program.unfitted]
+        self._inputs = {n.output: counted_inputs(self.graph, n) for n in fitted}
+        self.weights = RoundedWeights(self.graph, self._inputs, program.moved)
         known = transforms(self.graph, sums)
         self.values = planned(self.graph, self.calls, self._places, self._ranges, known, self._taken)
 
@@ -64,8 +65,8 @@ class Calibration:
         """Counts the values that the graph computes of one item's inputs, but for those that are known. Raises
         InputError where one is NaN or infinite."""
         readers: dict[str, list[Inputs]] = {}
-        for node in self.sums.values() if self._inputs else ():
-            readers.setdefault(node.inputs[0], []).append(self._inputs[node.output])
+        for output, inputs_met in self._inputs.items():
+            readers.setdefault(self.sums[output].inputs[0], []).append(inputs_met)
 
         def met(name: str, array: Array) -> None:
             ranges = self._places.of_value.get(name, ())
@@ -95,7 +96,7 @@ class Calibration:
     @property
     def wanted(self) -> set[str]:
         """The values that are counted."""
-        return {*self._places.of_value, *(node.inputs[0] for node in self.sums.values() if self._inputs)}
+        return {*self._places.of_value, *(self.sums[output].inputs[0] for output in self._inputs)}
 
     def _needed(self, known: Collection[str]) -> Graph:
         """The graph of what is counted and of what it is computed from."""
@@ -116,7 +117,7 @@ class Calibration:
         other = Calibration(program, self._streams, fit_weights=False)
         for stored in other.values.stored:
             stored.met = self._ranges.get(stored.place, stored.met)
-        other.weights = RoundedWeights(other.graph, {}, self.weights.found)
+        other.weights = RoundedWeights(other.graph, {}, program.moved, self.weights.found)
         same = {stored.place: stored for stored in other.values.stored}
         found = {(same[s.place], role): w for (s, role), w in (chosen or {}).items() if s.place in same}
         return other.quantized(found)

@@ -5,9 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from q8ta_wgpu.errors import InputError, nearest, shown
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.graph import Array, Call, Graph
 from q8ta_wgpu.ir.int8 import Int8
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A constant that is another one, seen in another shape or with its dimensions in another order.
+
+    Attributes:
+        source: the other one.
+        moves: the views and permutes from it, in order.
+    """
+
+    source: str
+    moves: tuple[Call, ...] = ()
+
+    def then(self, move: Call) -> Moved:
+        """What one more move makes of it."""
+        return Moved(self.source, (*self.moves, move))
+
+    def back(self, array: Array) -> Array:
+        """An array in the order of the moved constant, in that of the other one."""
+        for call in reversed(self.moves):
+            dims = call.attrs.get("dims")
+            array = array.reshape(call.inputs[0].shape) if dims is None else array.transpose(np.argsort(dims))
+        return array
+
+    def forth(self, array: Array) -> Array:
+        """An array in the order of the other constant, in that of the moved one."""
+        for call in self.moves:
+            dims = call.attrs.get("dims")
+            array = array.reshape(call.output.shape) if dims is None else array.transpose(dims)
+        return array
+
+    def axis(self, shape: tuple[int, ...]) -> int:
+        """The axis of the other constant along which the first one of the moved constant lies, whose shape is given.
+        Where none is, as of the weight of a transposed convolution in groups, it is the one of outputs in a group."""
+        numbers = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+        found = self.back(np.broadcast_to(numbers, shape))
+        for at in range(found.ndim):
+            line = found[tuple(slice(None) if i == at else slice(1) for i in range(found.ndim))]
+            if (line == found).all():
+                return at
+        return 1
+
+    def shared(self, shape: tuple[int, ...]) -> Array:
+        """For each index along the first axis of the moved constant, that along the other one's axis: those that are
+        equal have one scale."""
+        own = self.back(np.broadcast_to(np.float32(0), shape)).shape
+        axis = self.axis(shape)
+        numbers = np.arange(own[axis]).reshape([-1 if i == axis else 1 for i in range(len(own))])
+        return self.forth(np.broadcast_to(numbers, own)).reshape(shape[0], -1)[:, 0]
 
 
 @dataclass
@@ -19,8 +71,14 @@ class FloatProgram:
         observable: the floats that calls of the user's program give, and inputs.
         calls: the call that each node is part of, by the node's output.
         moving: kinds of the calls that give elements of what they read.
-        names: observable values by their names in the user's program.
+        names: values by their names in the user's program: of files those that are observable, of modules all inputs,
+            parameters and results of calls.
         paths: by call, the names by which the user's program knows it: its own, and those of what it gives.
+        states: the values that the next run reads as others were written, by these.
+        begins: calls that only move first states of recurrent layers, which stay in float32.
+        tables: constants that are tables of learned rows.
+        moved: constants that are another one's elements in another order: its name, and the moves from it.
+        unfitted: weighted sums, by output, that have no place for another bias.
     """
 
     graph: Graph
@@ -29,6 +87,11 @@ class FloatProgram:
     moving: dict[str, Int8] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    begins: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    moved: dict[str, Moved] = field(default_factory=dict)
+    unfitted: set[str] = field(default_factory=set)
 
     def leave_in_float(self, skip: Sequence[str], reason: str) -> None:
         """Notes that the named operators stay in float32. A name is an operator's, that of a value which it gives, or

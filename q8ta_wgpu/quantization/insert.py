@@ -120,11 +120,11 @@ class _Insertion:
         """A weighted sum that reads int8 weights with a scale for each output, made of the one of the float graph."""
         assert self.weights is not None
         graph, names = self.graph, list(node.inputs)
-        hints = ("w", "scale", "zero", "bias")
-        *made, names[2] = (
-            graph.add_constant(f"{node.output}.{hint}", array)
-            for hint, array in zip(hints, self.weights(given), strict=True)
-        )
+        *rounded, bias = self.weights(given)
+        hints = ("w", "scale", "zero")
+        made = [graph.add_constant(f"{node.output}.{hint}", x) for hint, x in zip(hints, rounded, strict=True)]
+        if bias is not graph.constants[names[2]]:
+            names[2] = graph.add_constant(f"{node.output}.bias", bias)
         names[1] = graph.fresh(f"{node.output}.weight")
         graph.types[names[1]] = graph.types[node.inputs[1]]
         self.nodes.append(Node("dequantize_weight", tuple(made), names[1], {"axis": 0}, node.source))

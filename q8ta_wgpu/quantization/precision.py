@@ -139,7 +139,7 @@ class Precisions:
         read."""
         others = [(stored, role) for stored in self.values.stored for role in ROLES if role != "sums"]
         chosen: Choice = dict.fromkeys(others, "float32")
-        nearest = RoundedWeights(self.calibration.graph, {})
+        nearest = RoundedWeights(self.calibration.graph, {}, self.calibration.program.moved)
         graph = quantized(self.values, chosen, self.calibration.sums, nearest)
         return self.judge.noise(self.runner.outputs(graph))
 

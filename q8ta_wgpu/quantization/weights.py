@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.float_program import Moved
 from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT, scales_of_weights
 from q8ta_wgpu.quantization.weight_rounding import Inputs, rounded
 
@@ -18,14 +20,19 @@ class RoundedWeights:
     Args:
         graph: the float graph.
         inputs: what sums read in calibration, by their outputs; empty where weights are not fitted.
+        moved: constants that are others in another order: outputs whose weights share a scale there do so here.
         known: weights that are rounded already.
     """
 
     def __init__(
-        self, graph: Graph, inputs: Mapping[str, Inputs], known: Mapping[str, Sequence[Array]] | None = None
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Inputs],
+        moved: Mapping[str, Moved] = MappingProxyType({}),
+        known: Mapping[str, Sequence[Array]] = MappingProxyType({}),
     ) -> None:
-        self.graph, self.inputs = graph, inputs
-        self.found: dict[str, Sequence[Array]] = dict(known or {})
+        self.graph, self.inputs, self.moved = graph, inputs, moved
+        self.found: dict[str, Sequence[Array]] = dict(known)
 
     def __call__(self, node: Node) -> Sequence[Array]:
         """The weight in int8, its scale, zero point, and the bias of a weighted sum."""
@@ -37,6 +44,11 @@ class RoundedWeights:
         graph, inputs = self.graph, self.inputs.get(node.output)
         weight, bias = (graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
         largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
+        if (order := self.moved.get(node.inputs[1])) is not None:
+            shared = order.shared(weight.shape)
+            most = np.zeros(shared.max() + 1)
+            np.maximum.at(most, shared, largest)
+            largest = most[shared]
         scale = scales_of_weights(largest, LARGEST_WEIGHT)
         step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
         ends = (-LARGEST_WEIGHT, LARGEST_WEIGHT)
@@ -45,7 +57,8 @@ class RoundedWeights:
             moved = _moved(graph, node, inputs.mean, values - weight)
             bias = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
         steps = np.rint(values / step).astype(np.int8)
-        return steps, scale, np.zeros(len(scale), np.int32), bias.astype(np.float32)
+        given = graph.constants[node.inputs[2]] if inputs is None else bias.astype(np.float32)
+        return steps, scale, np.zeros(len(scale), np.int32), given
 
 
 def counted_inputs(graph: Graph, node: Node) -> Inputs:

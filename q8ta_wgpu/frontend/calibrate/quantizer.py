@@ -19,6 +19,7 @@ from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, w
 from q8ta_wgpu.frontend.calibrate.zeroed import mark_left_out
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
+from q8ta_wgpu.frontend.export.linears import name_linears
 from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, first_states, weights_of
 from q8ta_wgpu.frontend.export.remove_no_ops import remove_identities
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
@@ -150,14 +151,16 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self._group = (group or min(GROUPS)) if weights == "int4" else 0
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Replaces attention by two products and a softmax, recurrent layers by one call for each, and operators
-        written as several calls by one. Moves norms before cats, and removes operators without effect."""
+        """Replaces attention by two products and a softmax, recurrent layers by one call for each, products with a
+        constant matrix by linears, and operators written as several calls by one. Moves norms before cats, and removes
+        operators without effect."""
         norms_before_cats(model, self._why_skipped)
         factors_before_cats(model)
         expand_attention(model)
         expand_recurrent(model)
         remove_identities(model)
         float_constants(model)
+        name_linears(model)
         name_operators(model, self._why_skipped)
         model.recompile()
         return model

@@ -21,12 +21,16 @@ class Sized(Interpreter):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The program's results for these inputs."""
+        self.begin(*args)
+        return super().run(*args, **kwargs)
+
+    def begin(self, *args: Any) -> None:
+        """Takes the sizes of inputs."""
         inputs = self.module.graph.find_nodes(op="placeholder")  # type: ignore[union-attr,operator]
         for node, x in zip(inputs, args, strict=True):
             for dim, plain in noted(node, SIZES, {}).get("input", ()):
                 symbol, value, _ = solved({tuple(symbols): c for c, *symbols in plain}, x.shape[dim])
                 self._point[symbol] = value
-        return super().run(*args, **kwargs)
 
     def run_node(self, n: Node) -> Any:
         """A node's value, computed as fx does it, but that it notes no traces for what a run would record: that takes

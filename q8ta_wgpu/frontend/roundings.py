@@ -1,0 +1,113 @@
+"""What is rounded in a module, as its quantized graph says: by torch's names of calls and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
+from q8ta_wgpu.quantization.float_program import FloatProgram, Moved
+from q8ta_wgpu.quantization.stored import Edge
+
+Chain = tuple[QParams, ...]
+"""Roundings of one value, one after the other."""
+
+
+@dataclass(frozen=True)
+class Integers:
+    """A weight on its steps, in torch's shape.
+
+    Attributes:
+        values: int8, or int16 where 4 bits have factors of groups.
+        scale, zero: of each index along `axis`, float32 and int32.
+        axis: of the outputs.
+    """
+
+    values: Array
+    scale: Array
+    zero: Array
+    axis: int
+
+    @property
+    def real(self) -> Array:
+        """The float32 weight."""
+        shape = [-1 if i == self.axis else 1 for i in range(self.values.ndim)]
+        return np.asarray((self.values - self.zero.reshape(shape)).astype(np.float32) * self.scale.reshape(shape))
+
+
+@dataclass
+class Roundings:
+    """The roundings of a quantized graph.
+
+    Args:
+        program: the float program.
+        graph: its graph with quantizes, as `Calibration.quantized` gives it.
+
+    Attributes:
+        edges: of what calls read, by call and value.
+        rows: edges that are read through a rounding of each row, by a scale that the device chooses.
+        results: of each output, by its value.
+        weights: by call and constant.
+        biases: of weighted sums, by call: float32 for each output.
+        shifts: fraction bits that the states of recurrent layers have less, by call.
+    """
+
+    program: FloatProgram
+    graph: Graph
+    edges: dict[Edge, Chain] = field(default_factory=dict)
+    rows: set[Edge] = field(default_factory=set)
+    results: dict[str, Chain] = field(default_factory=dict)
+    weights: dict[Edge, Integers] = field(default_factory=dict)
+    biases: dict[str, Array] = field(default_factory=dict)
+    shifts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        exact = self.program.graph
+        self._made = {node.output: node for node in self.graph.nodes}
+        for node in exact.nodes:
+            call, found = self.program.calls[node.output], self._made[node.output]
+            for name, read in zip(node.inputs, found.inputs, strict=True):
+                if name != read:
+                    self._note(call, name, read)
+            if found.attrs.get("shifts") != node.attrs.get("shifts"):
+                self.shifts[call] = found.attrs["shifts"]
+        pairs = zip(exact.outputs, self.graph.outputs, strict=True)
+        self.results = {name: self._chain(name, read)[0] for name, read in pairs}
+
+    def _note(self, call: str, name: str, read: str) -> None:
+        """Notes how a call reads a value."""
+        made = self._made.get(read)
+        if made is None:
+            self.biases[call] = self.graph.constants[read]
+        elif made.op == "dequantize_weight":
+            moved = self.program.moved.get(name, Moved(name))
+            self.weights[call, moved.source] = self._integers(made, moved)
+        elif name in self.program.names:  # others are within a call
+            self.edges[call, name], rows = self._chain(name, read)
+            self.rows.update([(call, name)] if rows else [])
+
+    def _chain(self, name: str, read: str) -> tuple[Chain, bool]:
+        """The roundings from a value to what is read of it, and whether rows are rounded last."""
+        found: list[QParams] = []
+        rows = False
+        while read != name:
+            made = self._made[read]
+            if made.op == "mul":  # the float32 values of rows
+                made, rows = self._made[self._made[made.inputs[0]].inputs[0]], True
+            else:
+                made = self._made[made.inputs[0]]
+                q = self.graph.types[made.output].q
+                assert q is not None
+                found.append(q)
+            read = made.inputs[0]
+        return tuple(reversed(found)), rows
+
+    def _integers(self, made: Node, moved: Moved) -> Integers:
+        values, scale, zero = (self.graph.constants[name] for name in made.inputs)
+        if not moved.moves:
+            return Integers(values, scale, zero, made.attrs["axis"])
+        axis, places = moved.axis(values.shape), moved.shared(values.shape)
+        first = np.unique(places, return_index=True)[1]
+        return Integers(np.ascontiguousarray(moved.back(values)), scale[first], zero[first], axis)

@@ -1,0 +1,237 @@
+"""Runs a float torch module for `quantization/`: its values by name, and its outputs with roundings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.nodes import argument_names
+from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import DTYPES, Array, Graph, QParams
+from q8ta_wgpu.quantization.float_program import FloatProgram
+
+Tensors = Sequence[Tensor]
+
+_KEPT = 2**30
+"""Most bytes of values that are kept from one run to the next."""
+
+
+class TorchRunner:
+    """Runs the calls of a module by torch.
+
+    Args:
+        program: the module as it was read.
+        module: that was read.
+        items: the inputs of each item that `outputs` runs, states included.
+
+    Attributes:
+        exact: the outputs of each item in float, of the program's graph.
+    """
+
+    def __init__(self, program: FloatProgram, module: GraphModule, items: Sequence[Tensors] = ()) -> None:
+        self.program, self.module, self._items = program, module, items
+        self.names = {name: value for value, name in program.names.items()}
+        self._kept: list[dict[Node, Any] | None] = [None] * len(items)
+        self._last: Roundings | None = None
+        self._weights: dict[int, tuple[Array, Tensor]] = {}
+        with torch.no_grad():
+            self.exact = [self._outputs(_Run(self).run(*item)) for item in items]
+        size = sum(x.numel() * x.element_size() for x in map(_value, module.graph.nodes) if x is not None)
+        self._keeps = size * len(items) <= _KEPT
+
+    def values(self, item: Tensors, names: Sequence[str]) -> Mapping[str, Array]:
+        """The values of these names that the module computes of an item. They are computed as they are asked for, each
+        once, in the order of the graph."""
+        return _Values(self, item, names)
+
+    def inputs(self, item: Tensors) -> dict[str, Array]:
+        """The inputs of an item as the program's graph stores them, by name."""
+        graph = self.program.graph
+        arrays = (np.asarray(x.detach().cpu().numpy()) for x in item)
+        places = dict(zip((n.name for n in self.module.graph.find_nodes(op="placeholder")), arrays, strict=True))
+        found = {name: places[self.program.names[name]] for name in graph.inputs if name in self.program.names}
+        return {n: np.asarray(graph.stored(n, x), DTYPES[graph.types[n].dtype]) for n, x in found.items()}
+
+    def outputs(self, graph: Graph) -> list[list[Array]]:
+        """The outputs of each item, of the float graph with roundings added."""
+        roundings = Roundings(self.program, graph)
+        same = self._same(roundings)
+        found = []
+        with torch.no_grad():
+            for index, item in enumerate(self._items):
+                kept = self._kept[index] or {}
+                known = {node: x for node, x in kept.items() if node in same}
+                run = _Run(self, roundings, self._keeps)
+                found.append(self._outputs(run.run(*item, initial_env=known)))
+                self._kept[index] = run.env if self._keeps else None
+        self._last = roundings
+        return found
+
+    def _same(self, roundings: Roundings) -> set[Node]:
+        """The calls whose values are those of the last run, since nothing before them is rounded in another way."""
+        found, last = set[Node](), self._last
+        if last is None or not self._keeps:
+            return found
+        for node in self.module.graph.nodes:
+            if node.op != "call_function" or not all(
+                n in found or n.op != "call_function" for n in node.all_input_nodes
+            ):
+                continue
+            edges = [(node.name, self.names.get(n.name, "")) for n in node.all_input_nodes]
+            alike = all(roundings.edges.get(e) == last.edges.get(e) for e in edges)
+            alike = alike and all(_ints(roundings, e) is _ints(last, e) for e in edges)
+            if alike and roundings.biases.get(node.name) is last.biases.get(node.name):
+                found.add(node)
+        return found
+
+    def weight(self, given: Integers) -> Tensor:
+        """A rounded weight in float32, which is kept."""
+        key = id(given.values.base if given.values.base is not None else given.values)
+        if key not in self._weights:
+            self._weights[key] = given.values, torch.from_numpy(given.real)
+        return self._weights[key][1]
+
+    def _outputs(self, results: Any) -> list[Array]:
+        """The outputs of the program's graph, of all that the module returned."""
+        end = self.module.graph.output_node()
+        found: dict[str, Array] = {}
+        for node, x in zip(pytree.tree_leaves(end.args[0]), pytree.tree_leaves(results), strict=True):
+            if isinstance(node, Node) and isinstance(x, Tensor) and node.name in self.names:
+                found[self.names[node.name]] = x.detach().cpu().numpy()
+        return [found[name] for name in self.program.graph.outputs]
+
+
+def _ints(roundings: Roundings, edge: tuple[str, str]) -> Any:
+    found = roundings.weights.get(edge)
+    return None if found is None else found.values
+
+
+def _value(node: Node) -> Tensor | None:
+    value = node.meta.get("val")
+    return value if node.op == "call_function" and isinstance(value, Tensor) else None
+
+
+class _Run(Sized):
+    """Runs a module in which each call reads values as it would read them stored."""
+
+    def __init__(self, runner: TorchRunner, roundings: Roundings | None = None, keeps: bool = False) -> None:
+        super().__init__(runner.module)
+        self.extra_traceback = False
+        self._runner, self._roundings, self._names = runner, roundings, runner.names
+        self.garbage_collect_values = not keeps
+        self._rounded: dict[tuple[Node, Chain], Tensor] = {}
+
+    def steps(self, *item: Tensor) -> Iterator[tuple[Node, Any]]:
+        """The nodes with their values, as they are computed. Values that no later node reads are forgotten."""
+        self.begin(*item)
+        self.env = {}
+        self.args_iter: Any = iter(item)
+        for node in self.module.graph.nodes:  # type: ignore[union-attr]
+            self.env[node] = found = self.run_node(node)
+            yield node, found
+            for each in self.user_to_last_uses.get(node, ()):
+                del self.env[each]
+
+    def map_nodes_to_values(self, args: Any, n: Node) -> Any:
+        """The arguments of a node, each value as this node reads it."""
+        if self._roundings is None:
+            return super().map_nodes_to_values(args, n)
+        return torch.fx.node.map_arg(args, lambda source: self._read(source, n))
+
+    def _read(self, source: Node, reader: Node) -> Any:
+        roundings = self._roundings
+        assert roundings is not None
+        value, name = self.env[source], self._names.get(source.name, "")
+        if reader.op == "output":
+            return self._on_steps(source, value, roundings.results.get(name, ()))
+        edge = reader.name, name
+        if (weight := roundings.weights.get(edge)) is not None:
+            return self._runner.weight(weight)
+        value = self._on_steps(source, value, roundings.edges.get(edge, ()))
+        if edge in roundings.rows:
+            unit = roundings.edges[edge][-1].scale
+            return torch.from_numpy(arithmetic.round_rows(value.numpy(), unit))
+        return value
+
+    def _on_steps(self, source: Node, value: Any, chain: Chain) -> Any:
+        if not chain or value.dtype != torch.float32:
+            return value
+        if (source, chain) not in self._rounded:
+            found = self._on_steps(source, value, chain[:-1])
+            self._rounded[source, chain] = rounded(found, chain[-1])
+        return self._rounded[source, chain]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call. Indices that rounding moved out of their range are clamped, as a device does."""
+        return super().call_function(target, _within_range(str(target), args), kwargs)
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:
+        """The arguments of a node, with the bias that was corrected."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        bias = None if self._roundings is None else self._roundings.biases.get(n.name)
+        if bias is None:
+            return args, kwargs
+        names = argument_names(n)
+        named = dict(zip(names, args, strict=False)) | kwargs | {"bias": torch.from_numpy(bias)}
+        return (), named
+
+
+def rounded(value: Tensor, q: QParams) -> Tensor:
+    """Float32 values on the steps of a scale. They have the bits of fake_quantize, which takes eight times as long."""
+    low, high = q.range
+    if not math.isfinite(value.sum()):  # of a quotient of what was rounded to zeros
+        value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)
+    scale = torch.tensor(q.scale)
+    steps = value.mul(scale.reciprocal()).round_().clamp_(low - q.zero, high - q.zero)
+    return steps.add_(0.0).mul_(scale)  # -0 becomes 0, as whole numbers have it
+
+
+def _within_range(target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call, with the indices of elements that it reads clamped to those that there are."""
+    match target, args:
+        case (("aten.gather.default" | "aten.index_select.default"), (Tensor() as x, int(dim), Tensor() as at, *rest)):
+            return x, dim, at.clamp(0, x.shape[dim] - 1), *rest
+        case "aten.index.Tensor", (Tensor() as x, [*indices]):
+            pairs = zip(indices, x.shape, strict=False)  # masks were refused: how much they give depends on the data
+            return x, [at if at is None else at.clamp(-rows, rows - 1) for at, rows in pairs]
+        case "aten.embedding.default", (Tensor() as table, Tensor() as at, *rest):
+            return table, at.clamp(0, len(table) - 1), *rest
+        case _:
+            return args
+
+
+class _Values(Mapping[str, Array]):
+    """Values by name of one run, which goes on as they are asked for. Each is forgotten once it was asked for."""
+
+    def __init__(self, runner: TorchRunner, item: Tensors, names: Sequence[str]) -> None:
+        self._wanted = {runner.program.names[name]: name for name in names if name in runner.program.names}
+        self._found: dict[str, Array] = {}
+        self._steps = _Run(runner).steps(*item)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._wanted.values():
+            raise KeyError(name)
+        with torch.no_grad():
+            while name not in self._found:
+                node, value = next(self._steps)
+                if node.name in self._wanted and isinstance(value, Tensor):
+                    self._found[self._wanted[node.name]] = value.detach().cpu().numpy()
+        return self._found.pop(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._wanted.values()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wanted.values())
+
+    def __len__(self) -> int:
+        return len(self._wanted)

@@ -1,0 +1,112 @@
+"""A runner by torch gives the values and outputs that the numpy reference gives, for the graph that was read."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from q8ta_wgpu.frontend.export.norms import fold_norms
+from q8ta_wgpu.frontend.float_program import Traceable
+from q8ta_wgpu.frontend.read_float import float_program
+from q8ta_wgpu.frontend.run import TorchRunner
+from q8ta_wgpu.quantization.calibration import Calibration
+from q8ta_wgpu.quantization.float_program import FloatProgram
+from q8ta_wgpu.quantization.runner import ReferenceRunner
+
+
+class Convolutions(nn.Module):
+    """Convolutions of images and sequences, also transposed and in groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, stride=2)
+        self.norm = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)
+        self.up = nn.ConvTranspose2d(8, 12, 2, stride=2, groups=4)
+        self.last = nn.Conv1d(12, 5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = self.up(x + self.depthwise(x))
+        found: torch.Tensor = self.last(x.flatten(2))
+        return found
+
+
+class Products(nn.Module):
+    """Products with constant matrices on either side, and an attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(6, 8)
+        self.right, self.left = nn.Parameter(torch.randn(8, 24)), nn.Parameter(torch.randn(4, 10))
+        self.bias = nn.Parameter(torch.randn(24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.into(x)
+        q, k, v = torch.addmm(self.bias, rows[0], self.right).chunk(3, -1)
+        attended = torch.softmax(q @ k.T / 3, -1) @ v
+        return self.left @ torch.nn.functional.gelu(attended @ rows[0].T @ rows[0])
+
+
+NETWORKS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {
+    "convolutions": (Convolutions, (2, 3, 8, 8)),
+    "products": (Products, (1, 10, 6)),
+}
+
+Read = tuple[FloatProgram, GraphModule, list[tuple[torch.Tensor, ...]]]
+
+
+@pytest.fixture(params=NETWORKS)
+def read(request: pytest.FixtureRequest) -> Read:
+    """A program, the module that it was read from, and items."""
+    make, shape = NETWORKS[request.param]
+    torch.manual_seed(1)
+    module: nn.Module = make().eval()
+    items: list[tuple[torch.Tensor, ...]] = [(torch.randn(shape),) for _ in range(2)]
+    source, exported = Traceable.exported(module, items[0], ())
+    graph = source.folded(exported)
+    fold_norms(graph)
+    graph.recompile()
+    return float_program(graph), graph, items
+
+
+def test_values_are_those_of_the_reference(read: Read) -> None:
+    program, module, items = read
+    runner = TorchRunner(program, module)
+    exact = ReferenceRunner(program.graph, [runner.inputs(items[0])])
+    names = [*program.graph.outputs]
+    found = runner.values(items[0], names)
+    for name, want in zip(names, exact.exact[0], strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=1e-3, atol=1e-4)
+
+
+def test_outputs_with_roundings_are_those_of_the_reference(read: Read) -> None:
+    program, module, items = read
+    calibration = Calibration(program, streams=True, fit_weights=True)
+    runner = TorchRunner(program, module, items)
+    inputs = [runner.inputs(item) for item in items]
+    for index, item in enumerate(items):
+        calibration.meet(inputs[index], index, runner.values(item, sorted(calibration.wanted)))
+    reference = ReferenceRunner(program.graph, inputs)
+    for graph in (calibration.quantized(), program.graph, calibration.quantized(sums={})):
+        for ours, theirs, exact in zip(runner.outputs(graph), reference.outputs(graph), runner.exact, strict=True):
+            # Values halfway between two steps may be rounded either way: of few steps the difference is one.
+            signal = np.square(exact[0]).mean()
+            assert np.square(ours[0] - theirs[0]).mean() < 1e-4 * signal
+            if graph is not program.graph:
+                assert np.square(ours[0] - exact[0]).mean() > 1e-7 * signal
+
+
+def test_steps_of_a_transposed_convolution_are_in_the_shape_of_its_weight() -> None:
+    torch.manual_seed(1)
+    module, x = nn.ConvTranspose2d(4, 6, 3, groups=2).eval(), torch.randn(1, 4, 5, 5)
+    source, exported = Traceable.exported(module, (x,), ())
+    graph = source.folded(exported)
+    graph.recompile()
+    program = float_program(graph)
+    (name,) = (node.inputs[1] for node in program.graph.nodes if node.op == "conv_transpose2d")
+    moved, weight = program.moved[name], program.graph.constants[name]
+    np.testing.assert_array_equal(moved.back(weight), module.weight.detach().numpy())
+    assert moved.axis(weight.shape) == 1
+    assert moved.shared(weight.shape).tolist() == [0, 1, 2] * 2  # outputs of both groups share torch's axis
