@@ -57,7 +57,7 @@ def fuse_int8(graph: Graph) -> None:
                 float_mask = reason.startswith(_NOT_QUANTIZED) and adds_float_numbers(rewriter, node)
                 _note(graph, node, FLOAT_MASK if float_mask else reason)
         read_as_float = region.end in graph.outputs or any(reader.op != "quantize" for reader in readers)
-        if (isinstance(kind, WeightedSum) and read_as_float) or _is_state(node):
+        if (isinstance(kind, WeightedSum | Recurrent) and read_as_float) or _is_state(node):
             reason = _fuse(rewriter, Region.of(node), None)
             if reason and not reason.startswith(_NOT_QUANTIZED):
                 _note(graph, node, reason)

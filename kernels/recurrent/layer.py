@@ -131,7 +131,8 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
 
     def source(call: Call) -> tuple[str, ...]:
         result = call.attrs["result"]
-        return "recurrent", *files, f"store_step=store_step_of_{result}", f"store_end=store_end_of_{result}"
+        step = "real_sequence" if lanes > 1 and result == "sequence" and call.output.q is None else result
+        return "recurrent", *files, f"store_step=store_step_of_{step}", f"store_end=store_end_of_{result}"
 
     def constants(call: Call, threads: int) -> dict[str, int]:
         found = padded(_units(call), lanes)

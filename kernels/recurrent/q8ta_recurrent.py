@@ -1,8 +1,9 @@
 """q8ta_lstm and q8ta_gru: recurrent layers with int8 weights and fixed-point states of more than 8 bits.
 
 The projected input is int16. Sums and states have 16 fraction bits, gates have 15. The product reads hidden states with
-13 fraction bits, each as two int8. So only the stored result is rounded to int8, not the states from step to step. All
-arithmetic is in integers, so that bytes and states are the same on every device.
+13 fraction bits, each as two int8. So only the stored result is rounded to int8 or int16, not the states from step to
+step. A float32 result is the hidden states as they are. All arithmetic is in integers, so that bytes and states are the
+same on every device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, INT32, Array, Att
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import RANGE, Op, Operand
+from q8ta_wgpu.ir.op import WIDE_RANGE, Op, Operand
 from q8ta_wgpu.kernels.recurrent import cells, layer
 from q8ta_wgpu.kernels.recurrent.cells import CELLS, FRACTION, KNOTS, Int64
 
@@ -140,13 +141,16 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     sequence, last = cells.run(pre, first, first_state, call.attrs["reverse"], step)
     if call.attrs["result"] == "state":
         return last.astype(np.float32) * np.float32(2.0**-state_fraction)
-    steps = np.rint(layer.steps_first(sequence, call.attrs).astype(np.float32) * _multiplier(call, fraction))
+    hidden = layer.steps_first(sequence, call.attrs).astype(np.float32)
+    if call.output.q is None:
+        return hidden * np.float32(2.0**-fraction)
+    steps = np.rint(hidden * _multiplier(call, fraction))
     return arithmetic.stored(call, np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64))
 
 
 def _multiplier(call: Call, fraction: int) -> np.float32:
-    """The number of the result's steps in 2^-fraction."""
-    return np.float32(2.0**-fraction / call.output.q.scale) if call.output.q else np.float32(1)
+    """The number of the result's steps in 2^-fraction; of a float32 result the fraction itself."""
+    return np.float32(2.0**-fraction / (call.output.q.scale if call.output.q else 1.0))
 
 
 def _params(call: Call, cell: str) -> Params:
@@ -187,7 +191,8 @@ def _op(cell: str) -> Op:
         ),
         infer=functools.partial(_infer, cell=cell),
         reference=functools.partial(_reference, cell=cell),
-        schema={**layer.SCHEMA, **RANGE},
+        results=(INT16X4, FLOAT32),
+        schema={**layer.SCHEMA, **WIDE_RANGE},
         macs=layer.macs,
         work=layer.work,
         kernels=layer.kernels(

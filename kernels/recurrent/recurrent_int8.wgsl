@@ -1,5 +1,5 @@
-// Layers in integers, as defined in kernels/recurrent/cells.py and q8ta_recurrent.py. An item is a word of the result,
-// four hidden states. The product reads each hidden state as two int8.
+// Layers in integers, as defined in kernels/recurrent/cells.py and q8ta_recurrent.py. An item is four hidden states, a
+// word of an integer result. The product reads each hidden state as two int8.
 alias Real = i32;
 
 const KNOT_BITS = 10u;
@@ -39,6 +39,12 @@ fn store_step_of_sequence(row: u32, time: u32, item: u32) {
     let steps = clamp(round(vec4<f32>(hidden_word(item)) * params.scale), vec4<f32>(-1048576.0), vec4<f32>(1048576.0));
     let steps_in_range = clamp(vec4<i32>(steps) + params.zero, vec4<i32>(params.lo), vec4<i32>(params.hi));
     y[y_index(sequence_coord(row, time, item * 4u))] = packed(steps_in_range);
+  }
+}
+
+fn store_step_of_real_sequence(row: u32, time: u32, item: u32) {
+  for (var unit = item * 4u; unit < min(item * 4u + 4u, UNITS); unit++) {
+    y[y_index(sequence_coord(row, time, unit))] = f32(hidden_states[unit]) * params.scale;
   }
 }
 

@@ -200,7 +200,7 @@ class Product(Widths):
 @dataclass(frozen=True)
 class Recurrent(Widths):
     """The steps of a recurrent layer after its projected input, which is int16. States come in and go out in float32,
-    and nothing is rounded to int8 between steps.
+    and nothing is rounded to int8 between steps. A result that nothing rounds is float32, and exact.
 
     Attributes:
         projected: quantization of the projected input.
