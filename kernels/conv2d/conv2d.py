@@ -146,6 +146,7 @@ CASES = (
     _case((3, 12, 5, 3), (12, 4, 1, 1), groups=3, values="ties"),
     _case((1, 64, 3, 5), (8, 32, 3, 3), padding=1, groups=2, values="saturate"),
     _case((2, 12, 5, 7), (48, 12, 3, 3), padding=1),
+    _case((1, 3, 5, 7), (16, 3, 3, 3), padding=1),
 )
 
 

@@ -6,7 +6,6 @@ is the zero point, also where that lies outside of the range that the image is c
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +19,7 @@ from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.product import gemm, weighted
+from q8ta_wgpu.kernels.product import gemm, tiled, weighted
 
 MOST_CHANNELS = 4
 """The most input channels: a pixel must fit a word."""
@@ -80,29 +79,26 @@ def _weight_rows(call: Call, weight: Array) -> Array:
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
 
 
-def _product(label: str, tile: gemm.AnyTile) -> Kernel:
-    fields = gemm.kernel_fields(tile, _sizes)
+def _divisors(call: Call, tile: gemm.AnyTile) -> dict[str, int]:
+    """The kernel's size: a byte's tap is computed by divisions, which are cheap by constants."""
+    _, _, height, width = call.inputs[1].shape
+    return {"TAPS": height * width, "KERNEL_WIDTH": width}
 
-    def constants(call: Call) -> dict[str, int]:
-        """The tile's constants, and the kernel's size: a byte's tap is computed by divisions, which are cheap by
-        constants."""
-        _, _, kh, kw = call.inputs[1].shape
-        return {**fields["constants"](call), "TAPS": kh * kw, "KERNEL_WIDTH": kw}
 
-    return Kernel(
-        f"q8ta_conv2d_image.implicit_{label}",
-        # On lavapipe, eight copies of what gathers and quantizes a vector took 1.55 s to compile instead of 1.1, and
-        # ran 1.1 times as long.
-        (*tile.source, "gemm_window_image", "gemm_pixels", "sums_planes", "LOADS=ONE_BY_ONE"),
-        (FLOAT, ONLY_4C),
-        ONLY_4C | FLOAT,
-        supports=lambda call, target: tile.fits(target),
-        preferred=functools.partial(gemm.preferred, label=label, sizes=_sizes, narrow=True),
-        wide=WIDE,
-        params=lambda call: {**gemm.params(tile, _sizes(call)), **_params(call)},
-        prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
-        **{**fields, "constants": constants},
-    )
+PRODUCT = tiled.Product(
+    name="q8ta_conv2d_image.implicit",
+    layouts=ONLY_4C,
+    sizes=_sizes,
+    weights=_weight_rows,
+    # On lavapipe, eight copies of what gathers and quantizes a vector took 1.55 s to compile instead of 1.1, and ran
+    # 1.1 times as long.
+    reads=lambda call, tile: ("gemm_window_image", "gemm_pixels", "sums_planes", "LOADS=ONE_BY_ONE"),
+    params=_params,
+    has_vectors=lambda call: False,
+    divisors=_divisors,
+    narrow=lambda call: True,
+    among=gemm.NARROW_TILES,
+)
 
 
 q8ta_conv2d_image = Op(
@@ -114,7 +110,7 @@ q8ta_conv2d_image = Op(
     reads=conv2d_sums.reads,
     schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE, **IMAGE},
     kernels=(
-        *(_product(label, tile) for label, tile in gemm.NARROW_TILES.items()),
+        *tiled.kernels(PRODUCT),
         *share.kernels(
             Kernel(
                 "q8ta_conv2d_image.direct",

@@ -7,8 +7,7 @@ All read and write 4C. The channels of a pixel are contiguous there, and they ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import gemm, gemv, halves, weighted
+from q8ta_wgpu.kernels.product import gemm, gemv, halves, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product.units import UNITS, every_row
 
@@ -64,18 +63,12 @@ def _is_thin(call: Call) -> bool:
     return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
 
 
-def _product_params(tile: gemm.AnyTile, call: Call) -> Params:
-    attrs, x = call.attrs, dims(call.inputs[0])
-    fields: dict[str, Any] = {
-        **gemm.params(tile, sizes(call)),
-        **epilogue.params(call),
-        **halves.params(call),
-        "row_words": np.uint32(_quads(x[1])),
-    }
+def _product_params(call: Call) -> Params:
+    x, words = dims(call.inputs[0]), np.uint32(_quads(call.inputs[0].shape[1]))
     if _is_pointwise(call):
-        h, w = epilogue.extents(call)[2:]
-        return {**fields, "row_grid": (h, w, 0, 0), "x_grid": (x[2], x[3], 0, 0), "step_grid": (*attrs["stride"], 0, 0)}
-    return {**fields, **weighted.window_params(call), **weighted.zero_words(call)}
+        grids = {"row_grid": epilogue.extents(call)[2:], "x_grid": x[2:], "step_grid": call.attrs["stride"]}
+        return {"row_words": words, **{name: (*grid, 0, 0) for name, grid in grids.items()}}
+    return {"row_words": words, **weighted.window_params(call), **weighted.zero_words(call)}
 
 
 def _reading(call: Call) -> str:
@@ -116,75 +109,48 @@ NARROW = ("window, narrow", "thin")
 """The ways that load a vector word by word, or byte by byte."""
 
 
-def _supports_product(call: Call, target: Target, method: str, label: str, tile: gemm.AnyTile) -> bool:
-    reading = _reading(call)
-    tiles = gemm.NARROW_TILES if reading in NARROW else gemm.TILES
-    wanted = call.attrs["groups"] == 1 and READINGS[reading][0] == method
-    return wanted and label in tiles and tile.fits(target)
+def _is_narrow(call: Call) -> bool:
+    return _reading(call) in NARROW
 
 
-def _prefers_product(call: Call, target: Target, label: str) -> bool:
-    return gemm.preferred(call, target, label, sizes, narrow=_reading(call) in NARROW)
+def _takes(call: Call, label: str, method: str) -> bool:
+    able = gemm.NARROW_TILES if _is_narrow(call) else gemm.TILES
+    return call.attrs["groups"] == 1 and READINGS[_reading(call)][0] == method and label in able
 
 
-def _product_source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    found: tuple[str, ...] = ()
-    if _divides_by_constants(call, tile):
+def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    found: tuple[str, ...] = every_row(call.attrs["stride"]) if _is_pointwise(call) else ()
+    if _divisors(call, tile):
         found = ("pixel_words=constant_pixel_words", "kernel_width=constant_kernel_width")
-    elif tile.body in (UNITS, gemm.REGISTERS) and _is_pointwise(call):
-        found = every_row(call.attrs["stride"])
-    return (
-        *tile.source,
-        *gemm.stored(tile, call),
-        *READINGS[_reading(call)][1],
-        *found,
-        "sums_planes",
-        *halves.source(call),
-    )
+    return *READINGS[_reading(call)][1], *found, "sums_planes"
 
 
-def _divides_by_constants(call: Call, tile: gemm.AnyTile) -> bool:
-    """Whether the offsets of a window are computed by divisions by constants. This is done for matrix units."""
-    return tile.body == UNITS and not _is_pointwise(call)
+def _divisors(call: Call, tile: gemm.AnyTile) -> dict[str, int]:
+    """The constants by which the offsets of a window are computed. This is done for matrix units."""
+    if tile.body != UNITS or _is_pointwise(call):
+        return {}
+    return {"PIXEL_WORDS": _quads(call.inputs[0].shape[1]), "KERNEL_WIDTH": call.inputs[1].shape[3]}
 
 
-def _product_fields(tile: gemm.AnyTile) -> dict[str, Any]:
-    """`gemm.kernel_fields`, with the constants of `_divides_by_constants`."""
-    fields = gemm.kernel_fields(tile, sizes)
-
-    def constants(call: Call) -> dict[str, int]:
-        found: dict[str, int] = fields["constants"](call)
-        if not _divides_by_constants(call, tile):
-            return found
-        return {**found, "PIXEL_WORDS": _quads(call.inputs[0].shape[1]), "KERNEL_WIDTH": call.inputs[1].shape[3]}
-
-    return {**fields, "constants": constants}
-
-
-def _product_wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    x = ("x",) if READINGS[_reading(call)][2] else ()
-    return *weighted.PER_CHANNEL, "weight", *x, *gemm.wide_result(tile, call)
-
-
-def _product_kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
-    """Tiled matrix products: one kernel for each tile, for 1x1 windows and for others. A row of x is `halves_per_row`
-    rows of int8: 1, or 2 for int16."""
-    return tuple(
-        Kernel(
-            f"{op}.{method}_{label}",
-            functools.partial(_product_source, tile=tile),
-            (ONLY_4C,),
-            OUTPUT,
-            supports=functools.partial(_supports_product, method=method, label=label, tile=tile),
-            preferred=functools.partial(_prefers_product, label=label),
-            wide=functools.partial(_product_wide, tile=tile),
-            params=functools.partial(_product_params, tile),
-            prepack={1: gemm.pack_with(tile, _weight_rows), **weighted.PAD_CHANNELS},
-            **_product_fields(tile),
+def _products(op: str) -> Iterator[Kernel]:
+    """Tiled matrix products, for 1x1 windows and for others."""
+    for method, among in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES)):
+        yield from tiled.kernels(
+            tiled.Product(
+                name=f"{op}.{method}",
+                layouts=ONLY_4C,
+                sizes=sizes,
+                weights=_weight_rows,
+                reads=_reads,
+                params=_product_params,
+                has_vectors=lambda call: READINGS[_reading(call)][2],
+                takes=functools.partial(_takes, method=method),
+                divisors=_divisors,
+                narrow=_is_narrow,
+                halves=2 if op == "q16ta_conv2d" else 1,
+                among=among,
+            )
         )
-        for method, among in (("pw", gemm.TILES), ("implicit", gemm.NARROW_TILES))
-        for label, tile in gemm.tiles(halves_per_row, among).items()
-    )
 
 
 def _is_vector(call: Call, target: Target) -> bool:
@@ -297,9 +263,5 @@ def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
 
 def kernels(op: str) -> tuple[Kernel, ...]:
     """The fast kernels of q8ta_conv2d or q16ta_conv2d, preferred first."""
-    int16 = op == "q16ta_conv2d"
-    return (
-        *_depthwise_kernels(op, (False,) if int16 else (True, False)),
-        *_vectors(op),
-        *_product_kernels(op, 2 if int16 else 1),
-    )
+    dots = (False,) if op == "q16ta_conv2d" else (True, False)
+    return *_depthwise_kernels(op, dots), *_vectors(op), *_products(op)

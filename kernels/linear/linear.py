@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,11 @@ from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, dims
-from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
-from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, weighted
+from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
-from q8ta_wgpu.kernels.product.units import UNITS, every_row
+from q8ta_wgpu.kernels.product.units import every_row
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -60,12 +59,8 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
 
 
 def _params(call: Call) -> Params:
-    return {**_shared_params(call), "depth_quads": np.uint32(four_bit_weights.words(call))}
-
-
-def _shared_params(call: Call) -> Params:
-    """The uniform fields that every kernel reads."""
-    return {**epilogue.params(call), **four_bit_weights.params(call), **halves.params(call)}
+    depth = {"depth_quads": np.uint32(four_bit_weights.words(call))}
+    return {**epilogue.params(call), **four_bit_weights.params(call), **halves.params(call), **depth}
 
 
 def _pack(call: Call, weight: Array) -> Array:
@@ -83,80 +78,34 @@ def _rows(call: Call, weight: Array) -> Array:
     return np.pad(weight, ((0, 0), (0, more))) if more else weight
 
 
-def _tiled_params(tile: gemm.AnyTile, call: Call) -> Params:
-    rows, one = np.uint32(four_bit_weights.row_words(call)), (1, 1, 0, 0)
-    grids: Params = {"row_grid": one, "x_grid": one, "step_grid": one, "row_words": rows}
-    return {**gemm.params(_tile_of(tile, call), _sizes(call)), **_shared_params(call), **grids}
-
-
-def _tile_of(tile: gemm.AnyTile, call: Call) -> gemm.AnyTile:
-    """The tile for a call's weights, which have 8 or 4 bits."""
-    return gemm.with_parts(tile, four_bit_weights.unit_parts(call))
-
-
 def _has_vectors(call: Call) -> bool:
     """Whether rows of x are whole vectors of four words."""
     return four_bit_weights.row_words(call) % 4 == 0
 
 
-def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
-    return tile.fits(target) and gemm.is_shared(_tile_of(tile, call))
-
-
-def _preferred(call: Call, target: Target, label: str) -> bool:
-    return gemm.preferred(call, target, label, _sizes, parts=four_bit_weights.unit_parts(call))
-
-
-def _packed(tile: gemm.AnyTile, call: Call, weight: Array) -> Array:
-    """`Kernel.prepack` of a weight for a tile. Matrix units read two vectors of a channel's weights of 4 bits at a
-    time."""
-    pack = gemm.pack_with(_tile_of(tile, call), _rows)
-    return four_bit_weights.packed(pack, 1 if tile.body == UNITS else tile.n)(call, weight)
-
-
-def _constants(of_tile: Callable[[Call], dict[str, int]], columns: int, call: Call) -> dict[str, int]:
-    return {**of_tile(call), **four_bit_weights.constants(call, columns)}
-
-
-def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    return (
-        *tile.source,
-        "gemm_rows",
-        *(every_row() if tile.body in (UNITS, gemm.REGISTERS) else ()),
-        *gemm.stored(tile, call),
-        "gemm_pixels",
-        f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}",
-        "sums_rows",
-        *(four_bit_weights.unit_source(call) if tile.body == UNITS else four_bit_weights.source(call)),
-        *halves.source(call),
-    )
+def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    x_vector = f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}"
+    return "gemm_rows", *every_row(), "gemm_pixels", x_vector, "sums_rows"
 
 
 def _direct_source(call: Call, op: str) -> tuple[str, ...]:
     return op, "dot", "direct", "sums_rows", *four_bit_weights.source(call), *halves.source(call)
 
 
-def _wide(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    return *weighted.PER_CHANNEL, "weight", *(("x",) if _has_vectors(call) else ()), *gemm.wide_result(tile, call)
-
-
-def _products(op: str, halves_per_row: int) -> Iterator[Kernel]:
-    """Tiled matrix products, and the kernels for any call. A row of x is `halves_per_row` rows of int8: 1, or 2 for
-    int16."""
-    for label, tile in gemm.tiles(halves_per_row).items():
-        fields = gemm.kernel_fields(tile, _sizes, four_bit_weights.unit_parts)
-        yield Kernel(
-            f"{op}.tiled_{label}",
-            functools.partial(_source, tile=tile),
-            (ONLY_4W | FLOAT,),
-            ONLY_4W | FLOAT,
-            supports=functools.partial(_supports, tile=tile),
-            preferred=functools.partial(_preferred, label=label),
-            wide=functools.partial(_wide, tile=tile),
-            params=functools.partial(_tiled_params, tile),
-            prepack={1: functools.partial(_packed, tile), **weighted.PAD_CHANNELS},
-            **{**fields, "constants": functools.partial(_constants, fields["constants"], tile.n)},
+def _products(op: str) -> Iterator[Kernel]:
+    """Tiled matrix products, and the kernels for any call."""
+    yield from tiled.kernels(
+        tiled.Product(
+            name=f"{op}.tiled",
+            layouts=ONLY_4W,
+            sizes=_sizes,
+            weights=_rows,
+            reads=_reads,
+            params=lambda call: {"row_words": np.uint32(four_bit_weights.row_words(call))},
+            has_vectors=_has_vectors,
+            halves=2 if op == "q16ta_linear" else 1,
         )
+    )
     yield from share.kernels(
         Kernel(
             f"{op}.direct",
@@ -239,7 +188,7 @@ q8ta_linear = Op(
     reference=_reference_int8,
     macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
-    kernels=(*_few_rows("q8ta_linear"), *_products("q8ta_linear", 1)),
+    kernels=(*_few_rows("q8ta_linear"), *_products("q8ta_linear")),
 )
 
 q16ta_linear = Op(
@@ -249,6 +198,6 @@ q16ta_linear = Op(
     reference=_reference_int8,
     macs=weighted.macs,
     schema={"epilogue": epilogue.EPILOGUE},
-    kernels=(*_few_rows("q16ta_linear"), *_products("q16ta_linear", 2)),
+    kernels=(*_few_rows("q16ta_linear"), *_products("q16ta_linear")),
 )
 """q8ta_linear with an int16 operand (kernels/product/halves.py)."""

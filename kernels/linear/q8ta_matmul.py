@@ -8,7 +8,7 @@ The second operand is transposed, (..., columns, depth), so that both operands a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,8 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
-from q8ta_wgpu.kernels.product import gemm, halves, weighted
+from q8ta_wgpu.kernels.product import gemm, halves, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, MANY_GROUPS
-from q8ta_wgpu.kernels.product.units import UnitTile
 
 LONGEST = arithmetic.INT32_MAX // 255**2
 """The longest sum of products (a - a_zero) * (b - b_zero) of int8 that cannot pass int32."""
@@ -165,78 +164,76 @@ UNIT_WORK = 1 << 24
 4.8 and 5.8 microseconds with them, 5.1 and 6.5 without."""
 
 
-def _vectors(call: Call) -> int:
-    return -(-call.inputs[0].shape[-1] // 16)
+def _choose(call: Call, target: Target) -> str:
+    if not target.shares_memory or dims(call.output)[2] <= FEW_ROWS:
+        return ""
+    if TILES["units_64x64"].fits(target) and macs(call) >= UNIT_WORK:
+        return "units_64x64"
+    large = _groups(call, TILES["64x64"]) >= MANY_GROUPS
+    return "64x64" if large or "q16ta" in call.op else "32x32"
 
 
-def _groups(tile: gemm.AnyTile, call: Call) -> int:
+def _groups(call: Call, tile: gemm.AnyTile) -> int:
     n, c, rows, columns = dims(call.output)
     return n * c * -(-rows // (tile.m // halves.of(call, 0))) * -(-columns // (tile.n // halves.of(call, 1)))
 
 
-def _choose(call: Call, target: Target) -> str:
-    large = _groups(TILES["64x64"], call) >= MANY_GROUPS
-    if TILES["units_64x64"].fits(target) and macs(call) >= UNIT_WORK:
-        return "units_64x64"
-    return "64x64" if large or "q16ta" in call.op else "32x32"
+class _Pairs(tiled.Product):
+    """A product of two activations: nothing is packed, and both operands are read as rows."""
 
-
-def _preferred(call: Call, target: Target, label: str) -> bool:
-    return target.shares_memory and dims(call.output)[2] > FEW_ROWS and label == _choose(call, target)
-
-
-def _tiled(op: str, label: str) -> Kernel:
-    tile = TILES[label]
-    units = isinstance(tile, UnitTile)
-
-    def of(call: Call) -> gemm.AnyTile:
+    def shaped(self, call: Call, tile: gemm.AnyTile) -> gemm.AnyTile:
         """The tile with the step for a call's depth. With int16 on either side, threads share fewer rows."""
         fewest = max(_constants(call).values())
-        return replace(tile, step=replace(tile, halves=fewest).at_depth(_vectors(call)).step)
+        return replace(tile, step=replace(tile, halves=fewest).at_depth(self.vectors(call)).step)
 
-    def has_vectors(call: Call) -> bool:
-        """Whether rows are whole vectors of 16 elements."""
-        return call.inputs[0].shape[-1] % 16 == 0
+    def groups(self, call: Call, tile: gemm.AnyTile) -> int:
+        return _groups(call, tile)
 
-    def source(call: Call) -> tuple[str, ...]:
-        kind = "whole" if has_vectors(call) else "words"
-        sides = tuple(
-            f"{side}_vector={side}_{'int16_' if halves.of(call, i) == 2 else ''}{kind}" for i, side in enumerate("ab")
-        )
-        return (
-            "gemm_units_pairs" if units else "gemm_pairs",
-            "pairs_rows",
-            "dot",
-            *sides,
-            "sums_rows",
-            _channels(call),
-            *_halves_source(call),
-        )
+    def source(self, call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+        kind = "whole" if self.has_vectors(call) else "words"
+        int16 = ["int16_" if halves.of(call, i) == 2 else "" for i in range(2)]
+        sides = tuple(f"{side}_vector={side}_{half}{kind}" for side, half in zip("ab", int16, strict=True))
+        return f"{tile.body}_pairs", "dot", *self.reads(call, tile), *sides
 
-    def params(call: Call) -> Params:
-        return {**_params(call), "steps": np.uint32(of(call).steps(_vectors(call)))}
+    def wide(self, call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+        return ("a", "b") if self.has_vectors(call) else ()
 
-    return Kernel(
-        f"{op}.tiled_{label}",
-        source,
-        (ONLY_4W | FLOAT,),
-        ONLY_4W | FLOAT,
-        supports=lambda call, target: tile.fits(target),
-        preferred=lambda call, target: _preferred(call, target, label),
-        wide=lambda call: ("a", "b") if has_vectors(call) else (),
-        params=params,
-        constants=lambda call: {**of(call).constants, **_constants(call)},
-        threads=lambda call, layout: (_groups(tile, call) * tile.threads, 1, 1),
-        turns=lambda call: tile.turns(_vectors(call)),
-        workgroup=(tile.threads, 1, 1),
-        workgroup_memory=tile.memory + 4 * tile.step * (tile.m + tile.n),
-        unrolled=tile.unrolled,
-        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["tiled"],
-    )
+    def fields(self, call: Call, tile: gemm.AnyTile) -> Params:
+        return {**_params(call), "steps": np.uint32(tile.steps(self.vectors(call)))}
+
+    def constants(self, call: Call, tile: gemm.AnyTile) -> dict[str, int]:
+        return {**tile.constants, **_constants(call)}
+
+    def prepack(self, tile: gemm.AnyTile) -> dict[int, Callable[[Call, Array], Array]]:
+        return {}
+
+    def memory(self, tile: gemm.AnyTile) -> int:
+        """Also of the sums of rows and columns."""
+        return tile.memory + 4 * tile.step * (tile.m + tile.n)
+
+    def chosen(self, call: Call, target: Target) -> str:
+        return _choose(call, target)
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, columns, words along k) of a batch's matrix."""
+    _, _, rows, columns = dims(call.output)
+    return rows, columns, -(-call.inputs[0].shape[-1] // 4)
 
 
 def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
     """Tiled products with these tiles, and the kernel for any call."""
+    pairs = _Pairs(
+        name=f"{op}.tiled",
+        layouts=ONLY_4W,
+        sizes=_sizes,
+        weights=lambda call, weight: weight,
+        reads=lambda call, tile: ("pairs_rows", "sums_rows", _channels(call), *_halves_source(call)),
+        params=_params,
+        has_vectors=lambda call: call.inputs[0].shape[-1] % 16 == 0,
+        among={label: TILES[label] for label in labels},
+        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["tiled"],
+    )
     general = Kernel(
         op,
         _general_source,
@@ -248,7 +245,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
         turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
         cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
     )
-    return *(_tiled(op, label) for label in labels), general
+    return *tiled.kernels(pairs), general
 
 
 def _general_source(call: Call) -> tuple[str, ...]:

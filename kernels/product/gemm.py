@@ -10,19 +10,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Call
-from q8ta_wgpu.ir.kernel import Params
-from q8ta_wgpu.ir.layout import Layout
+from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.product import halves, speeds, weighted
+from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.kernels.product.thresholds import (
     EMULATED,
-    FEW_ROWS,
     MANY_GROUPS,
     PADDED,
     PADDED_CPU,
@@ -187,17 +183,6 @@ Sizes = Callable[[Call], tuple[int, int, int]]
 """From a call to (rows, channels, words along k)."""
 
 
-def params(tile: AnyTile, sizes: tuple[int, int, int]) -> Params:
-    """The uniform fields of kernels/product/gemm.wgsl."""
-    rows, channels, words = sizes
-    vectors = -(-words // 4)
-    return {
-        "rows": np.uint32(rows),
-        "quads": np.uint32(-(-channels // 4)),
-        "steps": np.uint32(tile.at_depth(vectors).steps(vectors)),
-    }
-
-
 def tiles(halves_per_row: int, among: Mapping[str, AnyTile] = TILES) -> Mapping[str, AnyTile]:
     """The tiles for rows of x that are `halves_per_row` rows of int8 each: 1, or 2 for int16. Left out are tiles whose
     rows the threads cannot share evenly."""
@@ -263,24 +248,6 @@ def choose(
     return "16x16"
 
 
-def preferred(call: Call, target: Target, label: str, sizes: Sizes, narrow: bool = False, parts: int = 1) -> bool:
-    """Whether the tile `label` is chosen for a call. For up to FEW_ROWS rows none is: gemv is faster. The other
-    arguments are those of `choose`."""
-    (rows, channels, words), halves_per_row = sizes(call), halves.of(call)
-    product = (rows * halves_per_row, channels, words)
-    chosen = choose(product, target, narrow, reads_residual_early(call), halves_per_row, parts)
-    return product[0] > FEW_ROWS and label == chosen
-
-
-def pack_with(tile: AnyTile, rows: Callable[[Call, Array], Array]) -> Callable[[Call, Array], Array]:
-    """`Kernel.prepack` of a weight for a tile. `rows` returns the weight as int8 (channels, bytes along k)."""
-
-    def pack(call: Call, weight: Array) -> Array:
-        return tile.pack(rows(call, weight))
-
-    return pack
-
-
 def reads_residual_early(call: Call) -> bool:
     """Whether kernels/product/gemm_units.wgsl reads residuals and addends before its loop over k: if all are int8.
 
@@ -291,43 +258,3 @@ def reads_residual_early(call: Call) -> bool:
     operands = call.attrs["epilogue"].operands
     others = call.inputs[len(call.inputs) - len(operands) :]
     return {t.dtype for t, operand in zip(others, operands, strict=True) if operand.at_result} == {INT8X4}
-
-
-def stores_vectors(tile: AnyTile, call: Call) -> bool:
-    """Whether a thread stores four quads of a row as one vector: for tiles in registers, if the channels of an int8
-    result are a multiple of 16."""
-    vectors = call.inputs[1].shape[0] % 16 == 0 and call.output.dtype == INT8X4
-    return isinstance(tile, Tile) and tile.body == REGISTERS and vectors
-
-
-def stored(tile: AnyTile, call: Call) -> tuple[str, ...]:
-    """WGSL bindings that store the result."""
-    return ("store_four=store_vector",) if stores_vectors(tile, call) else ()
-
-
-def wide_result(tile: AnyTile, call: Call) -> tuple[str, ...]:
-    """The name of the result for `Kernel.wide`, if it is bound as vectors."""
-    return ("y",) if stores_vectors(tile, call) else ()
-
-
-def kernel_fields(tile: AnyTile, sizes: Sizes, parts: Callable[[Call], int] = lambda call: 1) -> dict[str, Any]:
-    """The fields of a Kernel that follow from its tile. `parts` is that of `with_parts`, for a call."""
-
-    def constants(call: Call) -> dict[str, int]:
-        shortest = with_parts(tile, parts(call)).at_depth(-(-sizes(call)[2] // 4))
-        early = {"EARLY": int(reads_residual_early(call))} if isinstance(tile, UnitTile) else {}
-        return {**shortest.constants, **early}
-
-    def threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-        rows, channels, _ = sizes(call)
-        return with_parts(tile, parts(call)).groups(rows, channels) * tile.threads, 1, 1
-
-    return {
-        "constants": constants,
-        "threads": threads,
-        "turns": lambda call: with_parts(tile, parts(call)).turns(-(-sizes(call)[2] // 4)),
-        "workgroup": (tile.threads, 1, 1),
-        "workgroup_memory": tile.memory,
-        "cost": weighted.cost("tiled"),
-        "unrolled": tile.unrolled,
-    }

@@ -273,8 +273,8 @@ PER_CHANNEL = ("multiplier", "offset", "correction")
 
 
 def pad4(call: Call, array: Array) -> Array:
-    """`Kernel.prepack` of a number for each channel: padded with zeros to a multiple of four channels."""
-    return np.pad(array, (0, -len(array) % 4))
+    """`Kernel.prepack` of numbers (..., channels): channels are padded with zeros to a multiple of four."""
+    return np.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, -array.shape[-1] % 4),))
 
 
 PAD_CHANNELS = {2: pad4, 3: epilogue.pack_offset, 4: pad4}

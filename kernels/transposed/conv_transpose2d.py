@@ -217,6 +217,7 @@ CASES = (
     _case((1, 5, 1, 4), (3, 5, 1, 130), stride=(1, 65), padding=(0, 30)),
     _case((1, 6, 4, 3), (6, 3, 4, 3), stride=(4, 2), dilation=(2, 4), padding=(1, 2), groups=2),
     _case((1, 9, 4, 3), (10, 9, 4, 3), stride=(4, 2), dilation=(6, 4), padding=(1, 2)),
+    _case((1, 8, 3, 5), (16, 8, 2, 2)),
 )
 
 conv_transpose2d = Op(
@@ -253,7 +254,7 @@ def _kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
         wide=(*weighted.PER_CHANNEL, "weight"),
         params=_params,
         constants=lambda call: {"ALIGNED": int(_aligned(call))},
-        prepack={1: _pack, **tiled.PAD_CHANNELS},
+        prepack={1: _pack, **weighted.PAD_CHANNELS},
         threads=weighted.quads_of_sums,
         cost=tiled.cost("direct"),
     )

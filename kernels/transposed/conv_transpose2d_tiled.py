@@ -7,20 +7,17 @@ the gaps between input pixels (sub-pixel convolution, Shi et al. 2016, arXiv:160
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Attrs, Call
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
+from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import dims
-from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product import gemm, halves, weighted
+from q8ta_wgpu.kernels.product import gemm, tiled, weighted
 
 MOST_PHASES = 64
 """The most phases for a matrix product. With more (vocoders have 1 x 256), each phase has few rows, and weights are
@@ -79,28 +76,25 @@ def _steps(call: Call) -> list[int]:
     return [s // math.gcd(s, d) for s, d in zip(call.attrs["stride"], call.attrs["dilation"], strict=True)]
 
 
-def sizes(call: Call, tile: gemm.AnyTile | None = None) -> tuple[int, int, int]:
-    """(rows, channels, words along k) of the matrix products of all phases, one after another. The rows of each are
-    padded to whole tiles."""
-    m = tile.m if tile else 1
-    phase_rows = -(-epilogue.extents(call)[0] * math.prod(_grid(call)) // m) * m
-    return math.prod(call.attrs["stride"]) * phase_rows, epilogue.extents(call)[1], 4 * _vectors(call)
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """(rows, channels, words along k) of the matrix products of all phases, one after another."""
+    phase_rows = epilogue.extents(call)[0] * math.prod(_grid(call))
+    return _phases(call) * phase_rows, epilogue.extents(call)[1], 4 * _vectors(call)
 
 
-def pad_phases(call: Call, array: Array) -> Array:
-    """`Kernel.prepack` of numbers (phases, channels): channels are padded with zeros to a multiple of four."""
-    return np.pad(array, ((0, 0), (0, -array.shape[1] % 4)))
+def _phases(call: Call) -> int:
+    return math.prod(call.attrs["stride"])
 
 
-def _pack(call: Call, weight: Array, tile: gemm.AnyTile) -> Array:
-    """The packed weights of all phases, one after another. k runs over (tap, vector of 16 channels)."""
+def _weights(call: Call, weight: Array) -> Array:
+    """The weights of every phase, int8 (phases, channels, bytes along k). k runs over (tap, vector of 16 channels)."""
     channels, depth, *_ = weight.shape
-    found = []
-    for _, ys, xs in phases(weight.shape, call.attrs):
+    found = np.zeros((_phases(call), channels, 16 * _vectors(call)), np.int8)
+    for phase, ys, xs in phases(weight.shape, call.attrs):
         reached = weight[:, :, ys][..., xs].transpose(0, 2, 3, 1)
         rows = np.pad(reached, ((0, 0), (0, 0), (0, 0), (0, -depth % 16))).reshape(channels, -1)
-        found.append(tile.pack(np.pad(rows, ((0, 0), (0, 16 * _vectors(call) - rows.shape[1])))))
-    return np.concatenate(found)
+        found[phase, :, : rows.shape[1]] = rows
+    return found
 
 
 def phase_params(call: Call) -> Params:
@@ -118,26 +112,10 @@ def phase_params(call: Call) -> Params:
     }
 
 
-def _params(call: Call, tile: gemm.AnyTile) -> Params:
-    x = dims(call.inputs[0])
-    rows, shortest = sizes(call, tile), tile.at_depth(_vectors(call))
-    fields: dict[str, Any] = {
-        **gemm.params(tile, rows),
-        **epilogue.params(call),
-        **phase_params(call),
-        "phase_rows": np.uint32(rows[0] // math.prod(call.attrs["stride"])),
-        "phase_vectors": np.uint32(shortest.steps(_vectors(call)) * shortest.step * shortest.split),
-        "row_words": np.uint32(-(-x[1] // 4)),
-        "phase_grid": (*_grid(call), 0, 0),
-        **weighted.zero_words(call),
-        **halves.params(call),
-    }
-    return fields
-
-
-def _supports(call: Call, target: Target, tile: gemm.AnyTile) -> bool:
-    few = math.prod(call.attrs["stride"]) <= MOST_PHASES
-    return bool(call.attrs["groups"] == 1 and few) and tile.fits(target)
+def _params(call: Call) -> Params:
+    words = np.uint32(-(-dims(call.inputs[0])[1] // 4))
+    grid = (*_grid(call), 0, 0)
+    return {**phase_params(call), **weighted.zero_words(call), "row_words": words, "phase_grid": grid}
 
 
 def _has_vectors(call: Call) -> bool:
@@ -145,41 +123,25 @@ def _has_vectors(call: Call) -> bool:
     return -(-call.inputs[0].shape[1] // 4) % 4 == 0
 
 
-def _source(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    x_vector = "x_vector=whole_vector" if _has_vectors(call) else "x_vector=vector_of_words"
-    return (
-        *tile.source,
-        "gemm_window_transposed",
-        "stride_phases",
-        x_vector,
-        "sums_planes",
-        *halves.source(call),
-    )
+def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
+    x_vector = f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}"
+    return "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
 
 
-def _preferred(call: Call, target: Target, label: str) -> bool:
-    (rows, channels, words), halves_per_row = sizes(call), halves.of(call)
-    residual = gemm.reads_residual_early(call)
-    product = (rows * halves_per_row, channels, words)
-    return label == gemm.choose(product, target, residual=residual, halves_per_row=halves_per_row)
-
-
-PAD_CHANNELS = {**weighted.PAD_CHANNELS, 4: pad_phases}
-"""`Kernel.prepack` of the per-channel operands; there is a correction for each phase."""
-
-
-def kernels(op: str, halves_per_row: int) -> Iterator[Kernel]:
+def kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
     """Tiled matrix products, one for each tile. A row of x is `halves_per_row` rows of int8: 1, or 2 for int16."""
-    for label, tile in gemm.tiles(halves_per_row).items():
-        yield Kernel(
-            f"{op}.implicit_{label}",
-            functools.partial(_source, tile=tile),
-            (ONLY_4C,),
-            ONLY_4C | FLOAT,
-            supports=functools.partial(_supports, tile=tile),
-            preferred=functools.partial(_preferred, label=label),
-            wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if _has_vectors(call) else ())),
-            params=functools.partial(_params, tile=tile),
-            prepack={1: functools.partial(_pack, tile=tile), **PAD_CHANNELS},
-            **{**gemm.kernel_fields(tile, functools.partial(sizes, tile=tile)), "cost": cost("tiled")},
+    return tiled.kernels(
+        tiled.Product(
+            name=f"{op}.implicit",
+            layouts=ONLY_4C,
+            sizes=_sizes,
+            weights=_weights,
+            reads=_reads,
+            params=_params,
+            has_vectors=_has_vectors,
+            takes=lambda call, label: call.attrs["groups"] == 1 and _phases(call) <= MOST_PHASES,
+            phases=_phases,
+            halves=halves_per_row,
+            cost=cost("tiled"),
         )
+    )
