@@ -31,7 +31,7 @@ from q8ta_wgpu import Session, load
 from q8ta_wgpu.commands.arguments import random_inputs
 from q8ta_wgpu.commands.example import graph_of
 from q8ta_wgpu.errors import ModelFileError, Q8taError
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, UINT8, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, UINT8, Array, Buffer, Graph, Node, TensorType
 from q8ta_wgpu.ir.size import Dynamic, Size
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.kernels import OPS
@@ -101,7 +101,7 @@ def corpus() -> list[bytes]:
 def _variants() -> Iterator[Graph]:
     """The small model with a dynamic batch, and with dynamic height and width; a model with a uint8 image."""
     batched, image = small_model().graph.copy(), graph_of(OPS["relu"], OPS["relu"].cases[0], True, False)
-    batched.batched.add("x")
+    batched.values.set("x", any_batch=True)
     yield batched
     sized, (*_, height, width) = small_model().graph.copy(), batched.types["x"].shape
     here = {"H": height, "W": width}
@@ -110,7 +110,7 @@ def _variants() -> Iterator[Graph]:
     yield sized
     (name,) = image.inputs
     image.types[name] = replace(image.types[name], q=UINT8)
-    image.uint8.add(name)
+    image.values.set(name, given="uint8")
     yield run_passes(image)
 
 
@@ -125,9 +125,9 @@ def _tokens() -> Model:
         Node("embedding", (table, scales, "ids"), "rows", {"from_end": False}),
         Node("add", ("rows", "seen"), "counted", {"alpha": 1.0}),
     ]
-    graph.bounds["ids"] = (0, 10)
-    graph.buffers["seen"] = graph.add_constant("seen.initial", np.zeros((7, 6), np.float32))
-    graph.whole["seen"] = "int64"
+    graph.values.set("ids", bounds=(0, 10))
+    seen = graph.add_constant("seen.initial", np.zeros((7, 6), np.float32))
+    graph.buffers["seen"] = Buffer(seen, "int64")
     return Model(graph, Structure(0))
 
 

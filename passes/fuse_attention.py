@@ -29,7 +29,7 @@ def fuse_attention(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     regions = Regions(rewriter)
     for node in rewriter.nodes():
-        if node.op == "matmul" and node.output not in graph.in_float:
+        if node.op == "matmul" and not graph.values[node.output].in_float:
             region = regions.find(node)
             for quantize in rewriter.readers(region.end):
                 if quantize.op == "quantize":

@@ -45,8 +45,8 @@ def fuse_int8(graph: Graph) -> None:
         kind = OPS[node.op].int8
         if kind is None or isinstance(kind, Moves | Monotonic):
             continue
-        if node.output in graph.in_float:
-            _note(graph, node, graph.in_float[node.output])
+        if reason := graph.values[node.output].in_float:
+            _note(graph, node, reason)
             continue
         if graph.types[node.inputs[0]].dtype == INT32:
             continue

@@ -82,7 +82,7 @@ def sink_moves(graph: Graph) -> None:
     """
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        if node.output in graph.in_float:
+        if graph.values[node.output].in_float:
             continue
         unary: Node | None = node
         if node.op == "add":

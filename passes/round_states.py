@@ -37,4 +37,5 @@ def _round(graph: Graph, place: int, state: State) -> None:
     graph.types[state.read] = t
     graph.outputs = [names.get(name, name) for name in graph.outputs]
     graph.outputs[place] = integers
-    graph.buffers[state.name] = graph.add_constant(f"{state.name}.initial", initial, t.dtype, q)
+    added = graph.add_constant(f"{state.name}.initial", initial, t.dtype, q)
+    graph.buffers[state.name] = replace(graph.buffers[state.name], initial=added)

@@ -10,7 +10,7 @@ from q8ta_wgpu.model.verify import RUNNABLE, verify
 Step = tuple[str, Callable[[Graph], None]]
 """A pass and its name, for messages."""
 
-_VERIFIED = ("nodes", "types", "inputs", "outputs", "batched", "uint8", "bools", "buffers", "whole")
+_VERIFIED = ("nodes", "types", "inputs", "outputs", "values", "buffers")
 """The attributes of a graph that `verify` reads between passes, but for the constants."""
 
 

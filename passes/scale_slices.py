@@ -33,7 +33,9 @@ def scale_slices(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         weight = rewriter.producer(node.inputs[1]) if node.op in CHANNELS else None
-        if weight is None or weight.op != "dequantize_weight" or weight.attrs["axis"] or node.output in graph.in_float:
+        if weight is None or weight.op != "dequantize_weight" or weight.attrs["axis"]:
+            continue
+        if graph.values[node.output].in_float:
             continue
         slices = _stored(rewriter, node)
         if slices and _fit(slices) and node.inputs[2] in graph.constants:

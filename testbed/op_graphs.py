@@ -157,7 +157,7 @@ def integer_graph(op: Op, case: Case) -> tuple[Graph, dict[str, Array]]:
             if op.operand(position, case.attrs).name != "indices":
                 drawn.reshape(-1)[:4] = np.array([2**31 - 1, -(2**31), 2**24 + 1, -(2**30)])[: drawn.size]
             graph.types[name], inputs[name] = TensorType(array.shape, INT32), drawn
-            graph.bounds[name] = -(2**31), 2**31 - 1
+            graph.values.set(name, bounds=(-(2**31), 2**31 - 1))
     graph.types["y"] = TensorType(*op.check(tuple(graph.types[n] for n in graph.nodes[0].inputs), attrs))
     return graph, inputs
 

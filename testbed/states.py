@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import q8ta_wgpu as q8
 from q8ta_wgpu import Session
 from q8ta_wgpu.ir.arithmetic import fraction
-from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, Array, Buffer, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from testbed.blocks import data
@@ -160,7 +160,7 @@ def written(dtype: str, count: int = 6) -> Model:
     ]
     for seed, name in enumerate("ab"):
         values = (data(*shapes[name], seed=seed) * 30).numpy().astype(DTYPES[dtype])
-        graph.buffers[name] = graph.add_constant(f"{name}.initial", values, dtype, q)
+        graph.buffers[name] = Buffer(graph.add_constant(f"{name}.initial", values, dtype, q))
     return Model(graph, Structure({"list": [0]}))
 
 
@@ -181,7 +181,8 @@ def turned(dtype: str, pairs: bool = False, width: int = 6) -> Model:
         Node("q8ta_rotary", ("x", "cos", "sin"), "rows", attrs),
         Node("update", ("a", "rows", "place"), "a.1", {"dim": 2, "from_end": True}),
     ]
-    graph.buffers["a"] = graph.add_constant("a.initial", np.zeros(shapes["a"], DTYPES[dtype]), dtype, q)
+    zeros = np.zeros(shapes["a"], DTYPES[dtype])
+    graph.buffers["a"] = Buffer(graph.add_constant("a.initial", zeros, dtype, q))
     return Model(graph, Structure({"list": [0]}))
 
 
@@ -197,7 +198,7 @@ def exchanged() -> Model:
     graph.outputs.insert(2, "sum")
     for seed, name in enumerate("abc"):
         values = (data(*shapes[name], seed=seed) * 30).clamp(-128, 127).to(torch.int8).numpy()
-        graph.buffers[name] = graph.add_constant(f"{name}.initial", values, INT8X4, q)
+        graph.buffers[name] = Buffer(graph.add_constant(f"{name}.initial", values, INT8X4, q))
     return Model(graph, Structure({"list": [0, 1, 2]}))
 
 

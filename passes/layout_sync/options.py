@@ -170,7 +170,7 @@ def problem_of(graph: Graph, target: Target, measured: cost.Measurements = cost.
             raise DeviceError(
                 f"{too_large(f'input {name}', size, target)}: use a smaller one, or q8ta_wgpu.TiledSession"
             )
-        return as_given(t, found) if name in graph.uint8 | graph.bools else found
+        return as_given(t, found) if graph.values[name].given else found
 
     known: Known = {}
 

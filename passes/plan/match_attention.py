@@ -107,11 +107,11 @@ def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) 
         if adds:
             added[node.output] = next(iter(constants.values()))
         name = next(i for i in node.inputs if i not in constants)
-    if node is None or graph.types[node.output].shape != shape or node.output in graph.in_float:
+    if node is None or graph.types[node.output].shape != shape or graph.values[node.output].in_float:
         return None
     factor, numbers = _added(graph, [n for n in between if mask is None or n is not mask[0]], added, shape)
     steps = None if numbers is None else bias_of(numbers, precision)
-    if steps is None or any(n.output in graph.in_float for n in between):
+    if steps is None or any(graph.values[n.output].in_float for n in between):
         return None
     return Scores(node, factor, without_repeats(steps), mask)
 
@@ -155,6 +155,6 @@ def context_of(rewriter: Rewriter, softmax: Node, scores: Scores) -> Node | None
     q, k, v = (graph.types[name].shape for name in names)
     if min(map(len, (q, k, v))) < 3 or not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-2] or k[-1] != v[-2]:
         return None
-    stays_float = {softmax.output, context.output, scores.product.output} & graph.in_float.keys()
+    stays_float = any(graph.values[node.output].in_float for node in (softmax, context, scores.product))
     sizes = Sizes(math.prod(q[:-3]), q[-3], q[-2], k[-1], q[-1], v[-1], q[-3])
     return context if not stays_float and takes(sizes) else None

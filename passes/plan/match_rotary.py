@@ -93,7 +93,7 @@ def _can_replace(rewriter: Rewriter, nodes: tuple[Node, ...]) -> bool:
     read = {reader.output for node in nodes[:-1] for reader in rewriter.readers(node.output)}
     return (
         read <= inner
-        and inner.isdisjoint(graph.in_float)
+        and not any(graph.values[name].in_float for name in inner)
         and {node.output for node in nodes[:-1]}.isdisjoint(graph.outputs)
     )
 

@@ -114,7 +114,7 @@ class Regions:
         `result`."""
         name = self.result(name)
         reader = self.rewriter.only_reader(name)
-        if reader is None or reader.output in self.graph.in_float or reader.output in self.claimed:
+        if reader is None or self.graph.values[reader.output].in_float or reader.output in self.claimed:
             return None
         return reader, name
 

@@ -103,8 +103,9 @@ class _Planner:
         for call in reversed(list(self.calls)):
             if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_float_reads, call.outputs)):
                 self.found.in_float[call.name] = reason = _READ_IN_FLOAT if call.outputs else _WHOLE
-                self.graph.in_float |= {node.output: reason for node in call.nodes}
-        self.regions.claimed |= self.graph.in_float.keys() | self.joined.values | self.joined.pieces
+                self.graph.values.leave_in_float({node.output: reason for node in call.nodes})
+        in_float = {node.output for node in self.graph.nodes if self.graph.values[node.output].in_float}
+        self.regions.claimed |= in_float | self.joined.values | self.joined.pieces
         self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
         self._scored = {node.output for node, _ in self.masked.scores}
@@ -187,7 +188,7 @@ class _Planner:
         """Whether all readers of a value were asked to stay in float32."""
         name = self.regions.result(name)
         readers = self.rewriter.readers(name)
-        skipped = all(r.output in self.graph.in_float for r in readers)
+        skipped = all(self.graph.values[r.output].in_float for r in readers)
         return bool(readers) and name not in self.graph.outputs and skipped
 
     # --- operands and results ---

@@ -72,7 +72,7 @@ def _present(channel_of: Array, count: int) -> Array:
 
 def _moves(rewriter: Rewriter, node: Node) -> bool:
     kind = kind_of(node)
-    return is_move(node) and kind == Moves() and node.output not in rewriter.graph.in_float
+    return is_move(node) and kind == Moves() and not rewriter.graph.values[node.output].in_float
 
 
 def _is_concatenated(rewriter: Rewriter, name: str) -> bool:

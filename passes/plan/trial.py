@@ -166,7 +166,7 @@ def trials(rewriter: Rewriter, positions: Mapping[str, int], end: Node, computed
     while len(nodes) < _MOST:
         name = max(waiting, key=lambda name: positions.get(name, -1))
         node = rewriter.producer(name)
-        if node is None or not _can_be_tried(graph, node) or name in graph.in_float:
+        if node is None or not _can_be_tried(graph, node) or graph.values[name].in_float:
             return
         if nodes and (name in graph.outputs or any(reader.output not in nodes for reader in rewriter.readers(name))):
             return

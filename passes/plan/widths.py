@@ -39,9 +39,8 @@ class Widths:
         kind, name = kind_of(node), node.inputs[0]
         while (producer := self.regions.rewriter.producer(name)) is not None and is_move(producer):
             name = producer.inputs[0]
-        return (
-            kind is not None and kind.reads_float32 and node.output not in self.graph.in_float and name in self._floats
-        )
+        in_float = self.graph.values[node.output].in_float
+        return kind is not None and kind.reads_float32 and not in_float and name in self._floats
 
     def moves_input(self, name: str) -> bool:
         """Whether all readers of a move's result read a float32 input through it."""
@@ -66,7 +65,7 @@ class Widths:
     def _is_norm_of_rows(self, node: Node) -> bool:
         kind = kind_of(node)
         norm = isinstance(kind, Rowwise) and kind.result is None and kind.reads_int16
-        return norm and node.output not in self.graph.in_float
+        return norm and not self.graph.values[node.output].in_float
 
 
 def _averages(node: Node) -> bool:

@@ -309,7 +309,7 @@ def graph_of(
         graph.inputs.append(name)
         graph.types[name] = TensorType(shape, dtype, q if dtype in RANGES else None)
         if dtype == INT32:
-            graph.bounds[name] = (-(1 << 31), (1 << 31) - 1)
+            graph.values.set(name, bounds=(-(1 << 31), (1 << 31) - 1))
         if image and rounded:
             low, high = q.range
             name = _appended(graph, "quantize", name, TensorType(shape, q.dtype, q), {"lo": low, "hi": high})

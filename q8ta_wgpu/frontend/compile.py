@@ -99,6 +99,8 @@ def _end_with_integers(graph: Graph) -> None:
     made = {node.output: node for node in graph.nodes}
     ends = (made.get(name) for name in graph.outputs)
     graph.outputs = [
-        node.inputs[0] if node is not None and node.op == "dequantize" and node.inputs[0] not in graph.bools else name
+        node.inputs[0]
+        if node is not None and node.op == "dequantize" and graph.values[node.inputs[0]].given != "bool"
+        else name
         for name, node in zip(graph.outputs, ends, strict=True)
     ]

@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 
 FIXED = "q8ta_fixed"
 """Of a program: the dimensions of inputs from which the network computes numbers, as (input, dimension, step, reason);
-see `Graph.fixed`."""
+see `ValueInfo.fixed`."""
 
 PRECISION = "q8ta_widened"
 """Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs; a `Precision` of
@@ -26,7 +26,7 @@ the index and the terms of each argument that is a size. Of a parameter: the ter
 dimensions that have many sizes, and the terms of each."""
 
 IN_FLOAT = "q8ta_kept"
-"""Of a call: why it stays in float32 (`Graph.in_float`)."""
+"""Of a call: why it stays in float32 (`ValueInfo.in_float`)."""
 
 MADE_OF = "q8ta_made_of"
 """Of a constant that was computed: the parameters and buffers that it was computed from."""

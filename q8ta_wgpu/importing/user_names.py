@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node
+from q8ta_wgpu.ir.value import ValueInfos
 
 _BORDERS = ("quantize", "dequantize")
 
@@ -90,8 +91,10 @@ def call_by(graph: Graph, names: Mapping[str, str]) -> None:
     ]
     graph.types = {final.get(name, name): found for name, found in graph.types.items()}
     graph.outputs = [final.get(name, name) for name in graph.outputs]
-    graph.in_float = {said(name): why for name, why in graph.in_float.items()}
-    graph.unrounded = {said(name): why for name, why in graph.unrounded.items()}
+    values = ValueInfos()
+    for name, known in graph.values.items():
+        values.set(said(name), **{key: found for key, found in vars(known).items() if found})
+    graph.values = values
     graph.notes = [_renamed(note, {**names, **final}) for note in graph.notes]
     graph.decisions = [replace(each, values=tuple(map(said, each.values))) for each in graph.decisions]
 

@@ -20,6 +20,7 @@ from q8ta_wgpu.ir.bytes_as_int8 import store
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.ir.size import Dynamic
+from q8ta_wgpu.ir.value import ValueInfos
 
 Attrs = Mapping[str, Any]
 Array = NDArray[Any]
@@ -183,6 +184,19 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Buffer:
+    """A buffer of the user's module that stays from one run to the next.
+
+    Attributes:
+        initial: the constant that it begins with.
+        dtype: the buffer's, if it holds integers (int32 in the graph) or bools or uint8 (float32 there).
+    """
+
+    initial: str
+    dtype: str = FLOAT32
+
+
+@dataclass(frozen=True)
 class State:
     """A tensor that stays from one run to the next.
 
@@ -191,12 +205,14 @@ class State:
         read: its value before a run, an input of the graph.
         written: its value after the run, an output of the graph of the same type.
         initial: the constant that it begins with.
+        dtype: the buffer's.
     """
 
     name: str
     read: str
     written: str
     initial: str
+    dtype: str
 
 
 @dataclass
@@ -207,19 +223,10 @@ class Graph:
         inputs, outputs: names of the values that go in and out: those of a call, then those of the states.
         types: the type of every value: inputs, constants and node outputs.
         constants: numpy arrays of the constant values.
-        uint8: int8x4 inputs passed as uint8, at scale 1. The int8 is 128 less, the zero point -128.
-        bools: int8x4 inputs passed as bools, 0 and 1 at scale 1.
-        bounds: the smallest and the largest number that an int32 input may hold: rows of a table it is an index of, or
-            numbers of which the network computes none that int32 does not hold.
-        batched: inputs whose first dimension is a batch of any size.
-        in_float: values whose operators stay in float32 whatever their operands are, and why.
-        unrounded: values that are not rounded, though they may be, and why.
-        fixed: by input and dimension, in which steps its size may change (0: not at all), and why: numbers of the graph
-            were computed from it.
+        values: what is known of values beside their types.
         dynamic: which sizes of inputs may be any, and what follows from them.
-        buffers: of what stays from one run to the next, the constants that it begins with, by the names of the
-            module's buffers; its values are the last inputs and outputs, in this order.
-        whole: the dtypes of buffers that hold integers or bools, by name: int32 here, and bools and uint8 float32.
+        buffers: what stays from one run to the next, by the names of the module's buffers; its values are the last
+            inputs and outputs, in this order.
         notes: notes of the passes for the report, such as why a node stays in float32.
         decisions: why each value is stored as it is, by the names of the float graph that was quantized.
     """
@@ -230,23 +237,19 @@ class Graph:
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    uint8: set[str] = field(default_factory=set)
-    bools: set[str] = field(default_factory=set)
-    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
-    batched: set[str] = field(default_factory=set)
-    in_float: dict[str, str] = field(default_factory=dict)
-    unrounded: dict[str, str] = field(default_factory=dict)
-    fixed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    values: ValueInfos = field(default_factory=ValueInfos)
     dynamic: Dynamic = field(default_factory=Dynamic)
-    buffers: dict[str, str] = field(default_factory=dict)
-    whole: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
 
     @property
     def states(self) -> list[State]:
         """What stays from one run to the next."""
         reads, written = self.inputs[len(self.arguments) :], self.outputs[len(self.results) :]
-        return [State(*each) for each in zip(self.buffers, reads, written, self.buffers.values(), strict=True)]
+        return [
+            State(name, before, after, buffer.initial, buffer.dtype)
+            for (name, buffer), before, after in zip(self.buffers.items(), reads, written, strict=True)
+        ]
 
     @property
     def arguments(self) -> list[str]:
@@ -269,6 +272,11 @@ class Graph:
             name, count = f"{hint}.{count}", count + 1
         return name
 
+    @property
+    def batched(self) -> list[str]:
+        """The inputs whose first dimension is a batch of any size."""
+        return [name for name in self.inputs if self.values[name].any_batch]
+
     def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
         """Adds a constant and returns its name. Its dtype is the array's, or `dtype` for an activation."""
         name = self.fresh(hint)
@@ -286,7 +294,7 @@ class Graph:
                 kept.append(node)
                 live.update(node.inputs)
         self.nodes = kept[::-1]
-        live.update((*self.inputs, *self.buffers.values()))
+        live.update((*self.inputs, *(buffer.initial for buffer in self.buffers.values())))
         self.types = {k: v for k, v in self.types.items() if k in live}
         self.constants = {k: v for k, v in self.constants.items() if k in live}
 
@@ -296,13 +304,11 @@ class Graph:
 
     def array_dtype(self, name: str) -> np.dtype[Any]:
         """The numpy dtype of the arrays to pass for an input."""
-        if name in self.bools:
-            return np.dtype(np.bool_)
-        return np.dtype(np.uint8 if name in self.uint8 else DTYPES[self.types[name].dtype])
+        return np.dtype(self.values[name].given or DTYPES[self.types[name].dtype])
 
     def stored(self, name: str, array: Array) -> Array:
         """An input's array as the graph stores it."""
-        if name not in self.bools | self.uint8:
+        if not self.values[name].given:
             return array
         found = np.empty(array.shape, np.int8)
         store(found, array)
@@ -310,18 +316,16 @@ class Graph:
 
     def described(self, name: str) -> str:
         """Name, dtype and shape of an input or output for messages; `any` for a batch of any size."""
-        other = "bool" if name in self.bools else "uint8" if name in self.uint8 else ""
-        dtype = other or self.types[name].dtype
-        return f"{name} {dtype}[{self.sizes(name)}]"
+        return f"{name} {self.values[name].given or self.types[name].dtype}[{self.sizes(name)}]"
 
     def sizes(self, name: str) -> str:
         """The dimensions of a value for messages, such as `any, 3, 6` with a batch of any size, `1, T` by symbols."""
         shape = enumerate(self.types[name].shape)
         sizes = [repr(self.dynamic.inputs.get((name, dim), size)) for dim, size in shape]
-        return ", ".join(["any", *sizes[1:]] if name in self.batched else sizes)
+        return ", ".join(["any", *sizes[1:]] if self.values[name].any_batch else sizes)
 
     def __str__(self) -> str:
-        given = {name: f" given as {self.array_dtype(name)}" for name in (*self.uint8, *self.bools)}
+        given = {name: f" given as {said}" for name in self.arguments if (said := self.values[name].given)}
         lines = [f"input  {name}: {self.types[name]}{given.get(name, '')}" for name in self.arguments]
         lines += [f"state  {s.name}: {self.types[s.read]}, read as {s.read}, then {s.written}" for s in self.states]
         for node in self.nodes:

@@ -67,7 +67,9 @@ def joined(
                     )
                 attrs[key] = most.nodes[index].attrs[key]
         first.nodes[index] = replace(node, attrs=attrs)
-    first.fixed = {key: found for key, found in first.fixed.items() if key not in dynamic.inputs}
+    for name in first.inputs:
+        fixed = {dim: said for dim, said in first.values[name].fixed.items() if (name, dim) not in dynamic.inputs}
+        first.values.set(name, fixed=fixed)
     first.dynamic = Dynamic(dynamic.symbols, dynamic.inputs, tables)
     return first
 

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.decision import Decision
-from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Buffer, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.size import Point
+from q8ta_wgpu.ir.value import ValueInfos
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.dynamic import plain_dynamic, plain_size, read_dynamic, read_size
 from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text_of
@@ -25,7 +26,7 @@ VERSION = 17
 MAX_PARTS = 1 << 18
 """Limit of entries in all lists and objects together: three characters of text can become an object of 70 bytes."""
 
-_UINT8X4, _BOOLX4 = "uint8x4", "boolx4"
+_GIVEN = {"uint8x4": "uint8", "boolx4": "bool"}
 """Dtypes in a file of inputs that are passed as uint8 or bools. In the graph they are int8x4."""
 
 
@@ -42,28 +43,33 @@ def decode(text: str, constants: dict[str, Array]) -> tuple[Graph, Structure]:
 
 def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
     def encode_type(name: str, t: TensorType) -> dict[str, Any]:
-        dtype = _UINT8X4 if name in graph.uint8 else _BOOLX4 if name in graph.bools else t.dtype
-        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": dtype}
-        if name in graph.bounds:
-            plain["bounds"] = list(graph.bounds[name])
+        known = graph.values[name]
+        plain: dict[str, Any] = {"shape": list(t.shape), "dtype": f"{known.given}x4" if known.given else t.dtype}
+        if known.bounds:
+            plain["bounds"] = list(known.bounds)
         return plain if t.q is None else {**plain, "scale": t.q.scale, "zero": t.q.zero}
 
+    values = graph.values
     return {
         "version": VERSION,
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "batched": sorted(graph.batched),
         "fixed": [
-            {"input": name, "dim": dim, "step": step, "why": why} for (name, dim), (step, why) in graph.fixed.items()
+            {"input": name, "dim": dim, "step": step, "why": why}
+            for name, known in values.items()
+            for dim, (step, why) in known.fixed.items()
         ],
         **plain_dynamic(graph.dynamic),
-        **({"buffers": graph.buffers, "whole": graph.whole} if graph.buffers else {}),
+        **_plain_buffers(graph),
         "structure": structure.tree,
         "dtypes": {str(i): dtype for i, dtype in structure.dtypes.items()},
         "notes": graph.notes,
         "decisions": [asdict(decision) for decision in graph.decisions],
-        "in_float": {n.output: graph.in_float[n.output] for n in graph.nodes if n.output in graph.in_float},
-        "unrounded": {name: why for name, why in graph.unrounded.items() if name in graph.types},
+        "in_float": {n.output: why for n in graph.nodes if (why := values[n.output].in_float)},
+        "unrounded": {
+            name: known.unrounded for name, known in values.items() if known.unrounded and name in graph.types
+        },
         "values": {name: encode_type(name, t) for name, t in graph.types.items()},
         "nodes": [
             {
@@ -76,6 +82,13 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
             for n in graph.nodes
         ],
     }
+
+
+def _plain_buffers(graph: Graph) -> dict[str, Any]:
+    if not graph.buffers:
+        return {}
+    whole = {name: buffer.dtype for name, buffer in graph.buffers.items() if buffer.dtype != FLOAT32}
+    return {"buffers": {name: buffer.initial for name, buffer in graph.buffers.items()}, "whole": whole}
 
 
 def _plain(value: Any) -> Any:
@@ -114,15 +127,8 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
         types={name_of(name): _type(name, t) for name, t in values.items()},
         constants={name_of(name): array for name, array in constants.items()},
         decisions=[_decision(each) for each in get(data, "decisions", list, "the file")],
-        in_float=_reasons(data, "in_float"),
-        unrounded=_reasons(data, "unrounded"),
-        batched=set(names_of(data, "batched", "the file")),
-        fixed=dict(_fixed(entry) for entry in get(data, "fixed", list, "the file")),
-        uint8={name for name, t in values.items() if t["dtype"] == _UINT8X4},
-        bools={name for name, t in values.items() if t["dtype"] == _BOOLX4},
-        bounds={name: _bounds(name, t["bounds"]) for name, t in values.items() if "bounds" in t},
-        buffers=_buffers(get(data, "buffers", dict, "the file")) if "buffers" in data else {},
-        whole=_buffers(get(data, "whole", dict, "the file")) if "buffers" in data else {},
+        values=_known(data),
+        buffers=_buffers(data) if "buffers" in data else {},
     )
     point = read_dynamic(data["dynamic"], graph) if "dynamic" in data else {}
     graph.nodes = [_node(item, point) for item in nodes]
@@ -133,6 +139,25 @@ def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     structure = Structure(get(data, "structure", object, "the file"), {int(key): v for key, v in dtypes.items()})
     structure.check(len(graph.results))
     return graph, structure
+
+
+def _known(data: Any) -> ValueInfos:
+    """What a file says of values beside their types."""
+    found = ValueInfos()
+    for name, t in data["values"].items():
+        if t["dtype"] in _GIVEN:
+            found.set(name, given=_GIVEN[t["dtype"]])
+        if "bounds" in t:
+            found.set(name, bounds=_bounds(name, t["bounds"]))
+    for name in names_of(data, "batched", "the file"):
+        found.set(name, any_batch=True)
+    for entry in get(data, "fixed", list, "the file"):
+        (name, dim), said = _fixed(entry)
+        found.set(name, fixed={**found[name].fixed, dim: said})
+    for key in ("in_float", "unrounded"):
+        for name, why in get(data, key, dict, "the file").items():
+            found.set(name_of(name), **{key: text_of(why, "a reason")})
+    return found
 
 
 def _fixed(data: Any) -> tuple[tuple[str, int], tuple[int, str]]:
@@ -155,12 +180,11 @@ def _decision(data: Any) -> Decision:
     return Decision(values, role, width, by, text_of(get(data, "reason", str, where), where), matched, noise, cost)
 
 
-def _reasons(data: Any, key: str) -> dict[str, str]:
-    return {name_of(name): text_of(why, "a reason") for name, why in get(data, key, dict, "the file").items()}
-
-
-def _buffers(data: Any) -> dict[str, str]:
-    return {name_of(name): name_of(initial) for name, initial in data.items()}
+def _buffers(data: Any) -> dict[str, Buffer]:
+    names, whole = get(data, "buffers", dict, "the file"), get(data, "whole", dict, "the file")
+    if other := [name for name in whole if name not in names]:
+        raise GraphError(f"buffer {name_of(other[0])} is {name_of(whole[other[0]])}: it must be one of a state")
+    return {name_of(n): Buffer(name_of(initial), name_of(whole.get(n, FLOAT32))) for n, initial in names.items()}
 
 
 def _type(name: str, data: Any) -> TensorType:
@@ -170,7 +194,7 @@ def _type(name: str, data: Any) -> TensorType:
     if len(shape) > 8 or not all(type(d) is int and 0 < d <= MAX_ELEMENTS for d in shape):
         raise GraphError(f"{where}: a shape has at most 8 positive sizes, found {ascii(shape)[:MAX_NAME]}")
     dtype = get(data, "dtype", str, where)
-    dtype = INT8X4 if dtype in (_UINT8X4, _BOOLX4) else dtype
+    dtype = INT8X4 if dtype in _GIVEN else dtype
     q = None
     if "scale" in data or "zero" in data:
         q = QParams(get(data, "scale", float, where), get(data, "zero", int, where), dtype)

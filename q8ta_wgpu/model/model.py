@@ -59,7 +59,9 @@ class Model:
         def listed(names: list[str]) -> str:
             return ", ".join(map(self.graph.described, names))
 
-        batch = next((f" at batch {t.shape[0]}" for name, t in self.inputs.items() if name in self.graph.batched), "")
+        batch = next(
+            (f" at batch {t.shape[0]}" for name, t in self.inputs.items() if self.graph.values[name].any_batch), ""
+        )
         nodes = counted(len(self.graph.nodes), "node")
         return f"Model({listed(self.graph.arguments)} -> {listed(self.graph.results)}{batch}; {nodes})"
 
@@ -68,7 +70,7 @@ class Model:
         """The type of each input by name, in order: its shape, its dtype in the graph, and that of arrays to pass."""
         types = ((name, self.graph.types[name]) for name in self.graph.arguments)
         return {
-            name: Input(t.shape, t.dtype, t.q, str(self.graph.array_dtype(name)), self.graph.bounds.get(name))
+            name: Input(t.shape, t.dtype, t.q, str(self.graph.array_dtype(name)), self.graph.values[name].bounds)
             for name, t in types
         }
 

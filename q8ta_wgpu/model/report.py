@@ -177,14 +177,14 @@ def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...
 
 def _cause(graph: Graph, producers: dict[str, Node], node: Node) -> str:
     """The cause of an island on which no pass made a note: it is not quantized on both sides."""
-    if node.output in graph.in_float:
-        return graph.in_float[node.output]
+    if reason := graph.values[node.output].in_float:
+        return reason
     if OPS[node.op].int8 is None:
         return "it has no int8 form"
     for name in node.inputs:
         source = producers[name].op if name in producers else "input"
         if name not in graph.constants and graph.types[name].dtype == FLOAT32 and source != "dequantize":
-            why = f", {graph.unrounded[name]}" if name in graph.unrounded else ""
+            why = f", {said}" if (said := graph.values[name].unrounded) else ""
             return f"it reads the result of {source} in float32{why}"
     readers = [reader.op for reader in graph.nodes if node.output in reader.inputs and reader.op != "quantize"]
     return f"{readers[0]} reads its result in float32" if readers else "its scales have no int8 form in common"

@@ -27,12 +27,12 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
     found = at(graph, point) if point else graph.copy()
     for name, shape in zip(graph.inputs, shapes, strict=True):
         found.types[name] = replace(graph.types[name], shape=tuple(shape))
-    for (name, axis), (step, why) in graph.fixed.items():
+    for name, axis, step, why in ((n, a, *said) for n in graph.inputs for a, said in graph.values[n].fixed.items()):
         old, new = (g.types[name].shape[axis] for g in (graph, found))
         if new != old and (not step or (new - old) % step):
             rule = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
             raise GraphError(f"dimension {axis} of input {name} must {rule}, found {new}: {why}{_way_out(graph)}")
-    batch = next((found.types[name].shape[0] for name in graph.inputs if name in graph.batched), None)
+    batch = next((found.types[name].shape[0] for name in graph.inputs if graph.values[name].any_batch), None)
     if batch is not None:
         found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in found.nodes]
     for node in found.nodes:

@@ -82,7 +82,7 @@ class RowIndices:
         written = {s.read: forms[s.written] for s in graph.states if s.read in sources and s.written in forms}
         owners = np.repeat(np.arange(len(sources)), list(sources.values()))  # the source of each element
         kept = _followed(list(sources), owners, written, graph.arguments)
-        bounds = np.array([graph.bounds.get(n, _ANY) if n in graph.arguments else _ANY for n in sources])[owners]
+        bounds = np.array([(n in graph.arguments and graph.values[n].bounds) or _ANY for n in sources])[owners]
         known = np.array([name in graph.arguments or name in kept for name in sources])[owners]
         rows, described = [], dict[str, int]()
         # Columns of rows: element, term, the lowest index allowed, how many rows the table has, which table.

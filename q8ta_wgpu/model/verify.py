@@ -59,16 +59,15 @@ def verify(graph: Graph, stage: str = "") -> None:
 def _verify_states(graph: Graph, where: str) -> None:
     if len(graph.buffers) > min(len(graph.inputs), len(graph.outputs)):
         raise GraphError(f"{len(graph.buffers)} states are read and written, found fewer inputs or outputs{where}")
-    for name, dtype in graph.whole.items():
-        if name not in graph.buffers or dtype not in WHOLE:
-            raise GraphError(f"buffer {name} is {dtype}: it must be one of a state and of {', '.join(WHOLE)}{where}")
     for state in graph.states:
+        if state.dtype not in (FLOAT32, *WHOLE):
+            raise GraphError(f"buffer {state.name} is {state.dtype}: it must be one of {', '.join(WHOLE)}{where}")
         if state.initial not in graph.constants:
             raise GraphError(f"state {state.name} begins with {state.initial}, which is no constant{where}")
         types = [graph.types[name] for name in (state.read, state.written, state.initial)]
         if set(types) != {types[0]}:
             raise GraphError(f"state {state.name} is read as {types[0]}, written as {types[1]}, begins as {types[2]}")
-        if state.read in graph.batched or state.read in graph.uint8 or state.read in graph.bools:
+        if graph.values[state.read].any_batch or graph.values[state.read].given:
             raise GraphError(f"state {state.name} is no argument, so it can have no batch and no other dtype{where}")
 
 
@@ -82,26 +81,32 @@ def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
         if graph.types[name].dtype not in (FLOAT32, INT32, *RANGES):
             wanted = " or ".join((FLOAT32, INT32, *RANGES))
             raise GraphError(f"{name} goes in or out, so it must be {wanted}, found {graph.types[name]}")
-    for name in graph.uint8:
-        if name not in graph.inputs or name in graph.outputs or graph.types[name].q != UINT8:
-            raise GraphError(f"{name} is given as uint8, so it must be an input alone, of scale 1 and zero point -128")
-    for name in graph.bools:
-        if name not in graph.inputs or name in graph.outputs or graph.types[name].q != BOOL:
-            raise GraphError(f"{name} is given as bools, so it must be an input alone, of scale 1 and zero point 0")
-    integers = {name for name in graph.inputs if graph.types[name].dtype == INT32}
-    for name in integers | graph.bounds.keys():
-        low, high = graph.bounds.get(name, (0, -1))
-        if name not in integers or not LOWEST <= low <= 0 <= high <= -LOWEST - 1:
-            raise GraphError(f"{name}: an int32 input, and no other value, has bounds within int32 that enclose 0")
-    for name in graph.batched:
-        if name not in graph.inputs or not graph.types[name].shape:
-            raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")
-    for (name, dim), (step, _) in graph.fixed.items():
-        if name not in graph.inputs or not 0 <= dim < len(graph.types[name].shape) or not 0 <= step <= MAX_ELEMENTS:
-            raise GraphError(f"dimension {dim} of {name} changes by multiples of {step}: it must be one of an input")
+    for name in {*graph.inputs, *graph.values}:
+        _verify_port(graph, name)
     for name in graph.types:
         if name not in defined:
             raise GraphError(f"value {name} is neither input, constant nor the output of a node")
+
+
+def _verify_port(graph: Graph, name: str) -> None:
+    """Raises GraphError if what is known of a value can only be known of an input, or of one of another type."""
+    known, t = graph.values[name], graph.types.get(name) if name in graph.inputs else None
+    for dtype, q in _GIVEN.items():
+        if known.given == dtype and (t is None or name in graph.outputs or t.q != q):
+            said = f"scale 1 and zero point {q.zero}"
+            raise GraphError(f"{name} is given as {dtype}, so it must be an input alone, of {said}")
+    low, high = known.bounds or (0, -1)
+    integers = t is not None and t.dtype == INT32
+    if (known.bounds or integers) and not (integers and LOWEST <= low <= 0 <= high <= -LOWEST - 1):
+        raise GraphError(f"{name}: an int32 input, and no other value, has bounds within int32 that enclose 0")
+    if known.any_batch and (t is None or not t.shape):
+        raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")
+    for dim, (step, _) in known.fixed.items():
+        if t is None or not 0 <= dim < len(t.shape) or not 0 <= step <= MAX_ELEMENTS:
+            raise GraphError(f"dimension {dim} of {name} changes by multiples of {step}: it must be one of an input")
+
+
+_GIVEN = {"uint8": UINT8, "bool": BOOL}
 
 
 def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str, runnable: bool) -> None:

@@ -119,17 +119,17 @@ class _Importer(Walk):
             case TensorProto.FLOAT:
                 graph.types[name] = TensorType(shape)
             case TensorProto.BOOL:
-                graph.bools.add(name)
+                graph.values.set(name, given="bool")
                 graph.types[name] = TensorType(shape, INT8X4, BOOL)
             case TensorProto.UINT8:
-                graph.uint8.add(name)
+                graph.values.set(name, given="uint8")
                 graph.types[name] = TensorType(shape, INT8X4, UINT8)
             case TensorProto.INT8 | TensorProto.INT16:
                 stored = STORED[dtype][0]
                 graph.types[name] = TensorType(shape, stored, self.read_as(name, dtype))
             case TensorProto.INT32 | TensorProto.INT64:
                 graph.types[name] = TensorType(shape, INT32)
-                graph.bounds[name] = onnx_nodes.bounds_of(self.program, name)
+                graph.values.set(name, bounds=onnx_nodes.bounds_of(self.program, name))
             case _:
                 found = onnx_nodes.dtype_name(dtype)
                 raise UnsupportedError(
@@ -198,14 +198,17 @@ class _Importer(Walk):
             dtypes.append(None if direct and dtype != TensorProto.UINT8 else RESULTS.get(dtype))
         if self.sized:
             why = f"numbers were computed from the sizes of values at {self.sized}"
-            self.graph.fixed = {
-                (n, d): (0, why) for n in self.graph.inputs for d in range(len(self.graph.types[n].shape))
-            }
+            self._fix(0, why)
         gathers = {node.output for node in self.graph.nodes if node.op == "gather"}
         for node in self.graph.nodes:  # gathered elements are viewed as rows of a length that the file fixes
             if node.op == "view" and node.inputs[0] in gathers and any(size > 0 for size in node.attrs["shape"]):
-                for name in self.graph.inputs:
-                    for dim in range(1, len(self.graph.types[name].shape)):
-                        self.graph.fixed.setdefault((name, dim), (0, f"{node.output} has rows of one length"))
+                self._fix(1, f"{node.output} has rows of one length")
         tree = 0 if len(names) == 1 else {name: i for i, name in enumerate(names)}
         return Structure.of(tree, dtypes)
+
+    def _fix(self, first: int, why: str) -> None:
+        """Fixes the sizes of all inputs' dimensions from `first` on that are not fixed yet."""
+        for name in self.graph.inputs:
+            dims = range(first, len(self.graph.types[name].shape))
+            known = self.graph.values[name].fixed
+            self.graph.values.set(name, fixed=dict.fromkeys(dims, (0, why)) | dict(known))

@@ -29,7 +29,7 @@ class Calibration:
     """A float program on its way to int8.
 
     Args:
-        program: whose graph becomes the quantized one. Values in its `in_float` stay in float32.
+        program: whose graph becomes the quantized one. Values of it may stay in float32 (`in_float`).
         streams: whether residual streams are stored in 16 bits.
         fit_weights: whether weights are fitted to what their layers read, and biases corrected.
 
@@ -45,7 +45,8 @@ class Calibration:
         self.graph, self.calls, self.program = program.graph, program.calls, program
         plan = rounding_of(self.graph, program.observable, program.calls, program.moving, streams=streams)
         calls, kept = self.calls, plan.in_float
-        self.graph.in_float |= {n.output: kept[calls[n.output]] for n in self.graph.nodes if calls[n.output] in kept}
+        reasons = {n.output: kept[calls[n.output]] for n in self.graph.nodes if calls[n.output] in kept}
+        self.graph.values.leave_in_float(reasons)
         self._places, self._taken = Places(plan), taken_elements(self.graph)
         self._ranges: dict[Place, Range] = {root: Range() for root in self._places.roots}
         read = {call for call, _ in plan.reads}

@@ -110,4 +110,5 @@ class FloatProgram:
                     f"skip names {shown(name)}, but no operator has that name, and none's begins with it: "
                     + (f"nearest to it: {near}" if near else "the file's operators have no names")
                 )
-            self.graph.in_float |= {n.output: reason for n in self.graph.nodes if self.calls[n.output] in found}
+            stays = {n.output: reason for n in self.graph.nodes if self.calls[n.output] in found}
+            self.graph.values.leave_in_float(stays)

@@ -18,9 +18,10 @@ def note(graph: Graph, values: StoredValues, steps: Iterable[Step]) -> None:
         name = step.reading[0].values[0]
         graph.notes.append(sentence(step, values))
         if step.width == "float32":
-            graph.unrounded[name] = step.reason
+            graph.values.set(name, unrounded=step.reason)
             reading = values.readers_of(*step.reading)
-            graph.in_float |= {node.output: step.reason for node in reading if node.output in values.transforms}
+            stays = {node.output: step.reason for node in reading if node.output in values.transforms}
+            graph.values.leave_in_float(stays)
 
 
 def sentence(step: Step, values: StoredValues) -> str:

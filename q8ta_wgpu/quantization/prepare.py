@@ -39,7 +39,7 @@ def _fold_lines(graph: Graph) -> None:
         before = rewriter.only_producer(found[0]) if found is not None else None
         if found is None or before is None or not isinstance(OPS[before.op].int8, WeightedSum):
             continue
-        if not graph.in_float.keys().isdisjoint((before.output, node.output)):  # one of them may be skipped alone
+        if any(graph.values[each.output].in_float for each in (before, node)):  # one of them may be skipped alone
             continue
         line = _by_output(graph, before, node, *found[1:])
         if line is None or any(name not in graph.constants for name in before.inputs[1:]):

@@ -63,7 +63,7 @@ def _is_like(graph: Graph, name: str, shape: Shape) -> bool:
 
 
 def _is_free(graph: Graph, name: str, dim: int) -> bool:
-    return (name, dim) in graph.dynamic.inputs or (dim == 0 and name in graph.batched)
+    return (name, dim) in graph.dynamic.inputs or (dim == 0 and graph.values[name].any_batch)
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 
 def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
     """Raises InputError unless all batched inputs have the same batch size."""
-    sizes = {name: found[name].shape[0] for name in graph.inputs if name in graph.batched}
+    sizes = {name: found[name].shape[0] for name in graph.batched}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} of {name!r}" for name, size in sizes.items())
         raise InputError(f"all inputs must have the same batch, found {listed}")
@@ -118,8 +118,8 @@ def _checked(graph: Graph, name: str, value: Any, resizes: str) -> Array:
         shape = f"({graph.sizes(name)})" if any(_is_free(graph, name, dim) for dim in range(len(t.shape))) else t.shape
         what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
         raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape, resizes)}")
-    if integers:
-        _check_bounds(name, array, graph.bounds[name])
+    if integers and (bounds := graph.values[name].bounds):
+        _check_bounds(name, array, bounds)
     with np.errstate(over="ignore"):  # a float64 past float32 is an infinity, and saturates
         return np.asarray(array, wanted, order="C")
 

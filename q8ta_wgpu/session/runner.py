@@ -234,7 +234,9 @@ class Runner:
         with self.staying_open():
             if self.executor is None:
                 raise InputError("the reference has no device: buffers and textures need a session on an adapter")
-            return Binding(self.executor, list(resources.values()), outputs, self._model.graph.uint8)
+            graph = self._model.graph
+            bytes_ = {name for name in graph.inputs if graph.values[name].given == "uint8"}
+            return Binding(self.executor, list(resources.values()), outputs, bytes_)
 
     def time(self, args: Sequence[Any], kwargs: Mapping[str, Any], repeats: int, warmup: int) -> Timing:
         """Measures the GPU time of every dispatch, as `Session.time`."""

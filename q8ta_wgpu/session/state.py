@@ -11,7 +11,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.ir.arithmetic import dequantize, quantize
-from q8ta_wgpu.ir.graph import DTYPES, INT32, Array, Graph
+from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT32, Array, Graph
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.row_indices import RowIndices
 from q8ta_wgpu.program.program import Port
@@ -91,7 +91,7 @@ class SessionState(MutableMapping[str, Array]):
         state = self._graph.states[self._place(name)]
         stored, q = self._read([state.read])[state.read], self._graph.types[state.read].q
         real = stored if q is None else dequantize(stored, q)
-        return real.astype(self._graph.whole.get(name, "float32"))
+        return real.astype(state.dtype)
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets one state."""
@@ -113,12 +113,12 @@ class SessionState(MutableMapping[str, Array]):
         for name, value in dict(*given, **named).items():
             state = self._graph.states[self._place(name)]
             t, array = self._graph.types[state.read], inputs.as_array(name, value, "state")
-            whole = self._graph.whole.get(name)
-            if array.shape != t.shape or (array.dtype != whole if whole else array.dtype.kind != "f"):
-                wanted = f"{whole or 'float32'} {t.shape}"
+            floats = state.dtype == FLOAT32
+            if array.shape != t.shape or (array.dtype.kind != "f" if floats else array.dtype != state.dtype):
+                wanted = f"{state.dtype} {t.shape}"
                 raise InputError(f"state {name!r} must be {wanted}, found {array.dtype} {array.shape}")
             most = LARGEST.get(t.dtype, 1 << 24)
-            if whole and (np.abs(array.astype(np.float64)) > most).any():
+            if not floats and (np.abs(array.astype(np.float64)) > most).any():
                 raise InputError(f"state {name!r} holds integers beyond {most}, up to which they are exact")
             with np.errstate(over="ignore"):
                 real = np.array(array, np.float32 if t.q else DTYPES[t.dtype], order="C")

@@ -149,7 +149,7 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
         return index if kind == "slot" else len(program.slots) + index
 
     def takes_picture(name: str, t: TensorType) -> bool:
-        return pixels.is_picture(t) and name not in model.graph.bools
+        return pixels.is_picture(t) and model.graph.values[name].given != "bool"
 
     def port(p: Port) -> dict[str, Any]:
         return {**_port(model.graph, p), "buffer": place(p.buffer)}
@@ -219,8 +219,8 @@ def _port(graph: Graph, port: Port) -> dict[str, Any]:
     found = {"name": port.name, "shape": port.shape, "bytes": port.size, "dtype": str(graph.array_dtype(port.name))}
     if q := graph.types[port.name].q:
         found |= {"scale": q.scale, "zero": q.zero, "axes": _axes(port.shape, _LAYOUTS[port.layout])}
-    if port.name in graph.bounds:
-        found["bounds"] = graph.bounds[port.name]
+    if bounds := graph.values[port.name].bounds:
+        found["bounds"] = bounds
     return found
 
 
@@ -257,7 +257,7 @@ def sample(graph: Graph) -> dict[str, Array]:
     """The made-up inputs, which q8ta.js makes too: element i of input k is a 32-bit hash of k * 2^24 + i."""
     given = enumerate(graph.arguments)
     return {
-        name: _mixed(graph.array_dtype(name), graph.types[name].shape, k << 24, graph.bounds.get(name))
+        name: _mixed(graph.array_dtype(name), graph.types[name].shape, k << 24, graph.values[name].bounds)
         for k, name in given
     }
 

@@ -264,7 +264,7 @@ def int8_model() -> q8.Model:
     """The same graph on a true int8 input of the same scale and zero point."""
     model = imported(lambda x: x.float() / 255, image())
     graph = model.graph.copy()
-    graph.uint8.clear()
+    graph.values.clear()
     return q8.Model(graph, model.structure)
 
 
@@ -288,14 +288,14 @@ def test_files_and_other_sizes(tmp_path: Path, quantized: tuple[Any, q8.Model, T
     _, model, x = quantized
     model.save(tmp_path / "net.q8ta")
     loaded = q8.load(tmp_path / "net.q8ta")
-    assert loaded.graph.uint8 == {"x"}
+    assert loaded.graph.values["x"].given == "uint8"
     assert "x uint8[2" in repr(loaded)
     assert "given as uint8" in str(loaded.graph)
     np.testing.assert_array_equal(q8.Session(loaded, "reference")(x), q8.Session(model, "reference")(x))
     one = loaded.reshape((1, *x.shape[1:]))
     np.testing.assert_array_equal(q8.Session(one, "reference")(x[:1]), q8.Session(model, "reference")(x)[:1])
     int8_model().save(tmp_path / "int8.q8ta")
-    assert q8.load(tmp_path / "int8.q8ta").graph.uint8 == set()
+    assert not q8.load(tmp_path / "int8.q8ta").graph.values["x"].given
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,7 +323,8 @@ def test_in_tiles(device: Device) -> None:
 
 
 def _graph(q: QParams = UINT8) -> Graph:
-    graph = Graph(["x"], ["y"], [Node("dequantize", ("x",), "y")], uint8={"x"})
+    graph = Graph(["x"], ["y"], [Node("dequantize", ("x",), "y")])
+    graph.values.set("x", given="uint8")
     graph.types = {"x": TensorType((2, 3), INT8X4, q), "y": TensorType((2, 3))}
     return graph
 
@@ -331,7 +332,7 @@ def _graph(q: QParams = UINT8) -> Graph:
 def test_what_a_file_may_not_say() -> None:
     verify(_graph(), RUNNABLE)
     inner, outside = _graph(), _graph()
-    inner.uint8.add("y")
+    inner.values.set("y", given="uint8")
     outside.outputs.append("x")
     for graph in (inner, outside, _graph(QParams(1.0, 0)), _graph(QParams(0.5, -128))):
         with pytest.raises(GraphError, match="is given as uint8, so it must be an input alone"):

@@ -186,7 +186,7 @@ def test_images_of_bytes_come_in_the_order_of_rows(x: Shape, layout: Layout, pol
     graph = conv(x, 8, 1)
     (name,) = graph.inputs
     assert sync_layouts(graph, BASELINE, policy).layouts[name] == L4C
-    graph.uint8.add(name)
+    graph.values.set(name, given="uint8")
     plan = sync_layouts(graph, BASELINE, policy)
     assert plan.layouts[name] == layout and len(plan.transitions) == (layout != L4C)
 

@@ -41,7 +41,7 @@ class Imported:
         for name, uint8 in (("x", False), ("u", True))[: random.choice((1, 2))]:
             self.graph.inputs.append(name)
             self.graph.types[name] = TensorType((2, CHANNELS, 4, 4), *((INT8X4, UINT8) if uint8 else ()))
-            self.graph.uint8 |= {name} if uint8 else set()
+            self.graph.values.set(name, given="uint8" if uint8 else "")
         self.small.add("x")
         self.values = ["x"] if len(self.graph.inputs) == 1 else ["x", self.add("dequantize", "u")]
 
@@ -184,9 +184,9 @@ def _inputs(graph: Graph, random: Random) -> dict[str, Array]:
     generator = np.random.default_rng(random.randint(0, 99))
     x = generator.integers(-600, 600, graph.types["x"].shape) * 2.0**-8
     arrays = {"x": x.astype(np.float32)}
-    return (
-        arrays | {"u": generator.integers(-128, 128, graph.types["x"].shape).astype(np.int8)} if graph.uint8 else arrays
-    )
+    if "u" in graph.inputs:
+        arrays["u"] = generator.integers(-128, 128, graph.types["x"].shape).astype(np.int8)
+    return arrays
 
 
 @settings(max_examples=250)

@@ -44,7 +44,7 @@ class Shapeless:
 
 def any_batch() -> q8.Session:
     model = small_model()
-    model.graph.batched.add("x")
+    model.graph.values.set("x", any_batch=True)
     return q8.Session(model, "reference")
 
 

@@ -37,7 +37,7 @@ def picture(channels: int, uint8: bool = False) -> Model:
     shape = (1, channels, HEIGHT, WIDTH)
     graph = Graph(["x"], ["y"], [Node("dequantize" if uint8 else "relu", ("x",), "y")])
     graph.types = {"x": TensorType(shape, INT8X4, UINT8) if uint8 else TensorType(shape), "y": TensorType(shape)}
-    graph.uint8 = {"x"} if uint8 else set()
+    graph.values.set("x", given="uint8" if uint8 else "")
     return Model(graph, Structure(0))
 
 

@@ -222,7 +222,8 @@ def test_no_model() -> None:
 def test_inputs_are_told_as_they_are_given() -> None:
     graph = Graph(["a", "b", "c", "d"], ["a"])
     graph.types = {name: TensorType((2, 3), INT8X4, QParams(1.0, 0)) for name in "abc"} | {"d": TensorType((5,))}
-    graph.bools, graph.uint8 = {"a"}, {"b"}
+    graph.values.set("a", given="bool")
+    graph.values.set("b", given="uint8")
     model = Model(graph, Structure(0))
     assert str(model.inputs) == "{'a': bool[2, 3], 'b': uint8[2, 3], 'c': int8[2, 3], 'd': float32[5]}"
     assert model.inputs["a"].array_dtype == "bool" and model.inputs["c"].q == QParams(1.0, 0)

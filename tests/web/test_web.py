@@ -46,7 +46,7 @@ def bordered(given: str) -> Model:
     """Two int8 inputs of odd sizes, added, the first given as int8, uint8 or bools: with nothing in float. The result
     is uint8 where the first is."""
     graph = Graph(inputs=["a", "b"], outputs=["y"])
-    graph.uint8, graph.bools = ({"a"} if given == dtype else set() for dtype in ("uint8", "bool"))
+    graph.values.set("a", given="" if given == "int8" else given)
     q = QParams(1.0, -128)
     graph.types = {name: TensorType((2, 5, 3, 7), INT8X4, q) for name in ("a", "b", "y")}
     graph.types["a"] = TensorType((2, 5, 3, 7), INT8X4, BOOL if given == "bool" else q)
@@ -65,7 +65,8 @@ def test_bytes_of_what_is_given(given: str, js: Any, folder: Path) -> None:
 
 def test_bytes_of_integers(js: Any, folder: Path) -> None:
     """Given and made; a page refuses what is out of bounds."""
-    graph = Graph(inputs=["a"], outputs=["y", "z"], bounds={"a": (-70_000_000, 2**31 - 1)})
+    graph = Graph(inputs=["a"], outputs=["y", "z"])
+    graph.values.set("a", bounds=(-70_000_000, 2**31 - 1))
     graph.types = {name: TensorType((2, 5), INT32) for name in ("a", "y")} | {"z": TensorType((2, 5))}
     attrs = {"factor": -1.0, "term": 3.0}
     graph.nodes = [Node("affine", ("a",), "y", attrs), Node("gt_scalar", ("a",), "z", {"number": 16777217.0})]
@@ -187,7 +188,7 @@ def test_states_stay_in_the_page(kind: str, js: Any, folder: Path) -> None:
 
 def test_a_dynamic_batch_is_fixed_by_the_export(js: Any, folder: Path) -> None:
     graph = MODEL.graph.copy()
-    graph.batched = {"x"}
+    graph.values.set("x", any_batch=True)
     model = Model(graph, MODEL.structure).rebatch(3)
     x = np.concatenate([small_input(1), small_input(2)[:1]])
     equal(outputs(js, folder, "three", model, {"x": x}), model, {"x": x})

@@ -22,7 +22,7 @@ def name_operators(model: GraphModule, stays: Callable[[Node], str]) -> None:
     """Replaces the calls of each such operator by one, unless `stays` gives a reason why one stays in float32."""
     imported = import_float(model)
     graph, values = imported.graph, dict(imported.values)
-    graph.in_float |= {name: reason for name, node in values.items() if (reason := stays(node))}
+    graph.values.leave_in_float({name: stays(node) for name, node in values.items()})
     for each in combined(graph, channels=True):
         source, last = each.made[0].inputs[0], values.get(each.made[-1].output)
         if last is None or source not in values or any(node.op not in _CALLS for node in each.made):

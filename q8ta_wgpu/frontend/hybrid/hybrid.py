@@ -71,7 +71,7 @@ class Piece(torch.nn.Module):
 
     def _shifted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that was quantized to uint8, as the int8 of the model."""
-        moved = tensor.dtype == torch.uint8 and name not in self.model.graph.uint8
+        moved = tensor.dtype == torch.uint8 and self.model.graph.values[name].given != "uint8"
         return (tensor ^ 128).view(torch.int8) if moved else tensor
 
 

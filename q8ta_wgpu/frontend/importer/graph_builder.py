@@ -31,7 +31,7 @@ class GraphBuilder:
         fixed: values that depend on constants alone.
         shifted: values quantized to uint8, stored as int8 that is 128 less.
         source, hint: of the call being imported: its position in the user's model, and a name for its value.
-        in_float: why the call being imported stays in float32 (`Graph.in_float`); empty if it need not.
+        in_float: why the call being imported stays in float32 (`ValueInfo.in_float`); empty if it need not.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class GraphBuilder:
         if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":
             self.fixed.add(node.output)
         if self.in_float:
-            self.graph.in_float[node.output] = self.in_float
+            self.graph.values.set(node.output, in_float=self.in_float)
         self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:

@@ -24,7 +24,7 @@ from q8ta_wgpu.frontend.importer.walk import Walk
 from q8ta_wgpu.frontend.nodes import constant, named_arguments, source_of
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.decision import Decision
-from q8ta_wgpu.ir.graph import DTYPES, UINT8, Graph
+from q8ta_wgpu.ir.graph import DTYPES, UINT8, Buffer, Graph
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Rowwise
 from q8ta_wgpu.ir.size import Dynamic, Point, Size, follows
 from q8ta_wgpu.kernels import OPS
@@ -50,8 +50,8 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
     if (variance := next(filter(_divides_by_count, program.graph.nodes), None)) is not None:
         why = f"the variance at {source_of(variance) or variance.name} divides by the number of its elements less one"
         for name in graph.inputs:
-            for dim in range(name in graph.batched, len(graph.types[name].shape)):
-                graph.fixed.setdefault((name, dim), (0, why))
+            known, dims = graph.values[name], len(graph.types[name].shape)
+            graph.values.set(name, fixed=dict.fromkeys(range(known.any_batch, dims), (0, why)) | dict(known.fixed))
     return graph, structure
 
 
@@ -80,10 +80,12 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     for (read, (buffer, _)), value in zip(states.items(), written, strict=True):
         _keep(walk, read, buffer, initial[read], value)
     for index, dim, step, why in noted(program.graph_module, FIXED, ()):
-        walk.graph.fixed[walk.graph.inputs[index], dim] = (step, why)
+        name = walk.graph.inputs[index]
+        walk.graph.values.set(name, fixed={**walk.graph.values[name].fixed, dim: (step, why)})
     notes, unrounded, decisions, *_ = noted(program.graph_module, PRECISION, ((), (), ()))
     walk.graph.notes += notes
-    walk.graph.unrounded |= dict(unrounded)
+    for name, why in unrounded:
+        walk.graph.values.set(name, unrounded=why)
     walk.graph.decisions = [
         Decision(tuple(values), role, width, by, reason, tuple(matched), noise, cost)
         for values, role, width, by, reason, matched, noise, cost in decisions
@@ -187,15 +189,14 @@ def _check_ends(walk: Walk, names: Sequence[Any], outputs: Sequence[Any]) -> Non
 def _keep(walk: Walk, read: str, buffer: str, initial: torch.Tensor, value: str) -> None:
     """Makes a buffer that the program changes a state of the graph. Its new value is a result."""
     graph, array = walk.graph, initial.detach().cpu().numpy()
-    if initial.dtype != torch.float32:
-        graph.whole[buffer] = str(initial.dtype).removeprefix("torch.")
     stored = np.array(array, DTYPES[graph.types[read].dtype], order="C")
     if (lost := array[stored != array]).size and stored.dtype == np.int32:
         raise UnsupportedError(
             f"buffer {buffer} begins with {lost[0]}, and integers that stay from call to call are int32, within "
             "2^31: begin with a smaller number, or keep it as float32"
         )
-    graph.buffers[buffer] = graph.add_constant(f"{buffer}.initial", stored)
+    dtype = str(initial.dtype).removeprefix("torch.")
+    graph.buffers[buffer] = Buffer(graph.add_constant(f"{buffer}.initial", stored), dtype)
     graph.inputs.append(read)
     graph.outputs.append(walk.as_state(value, graph.types[read].dtype))
 

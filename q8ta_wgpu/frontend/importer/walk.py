@@ -169,7 +169,7 @@ class Walk(GraphBuilder):
             self.graph.types[node.name] = TensorType(tuple(value.shape))
             return self.truth(node.name) if value.dtype == torch.bool else node.name
         if value.dim() and not isinstance(value.shape[0], int):
-            self.graph.batched.add(node.name)
+            self.graph.values.set(node.name, any_batch=True)
         self.graph.types[node.name] = self._type_of_input(node, value, q)
         if value.dtype != torch.bool:
             return node.name
@@ -180,10 +180,10 @@ class Walk(GraphBuilder):
         """The type of an input. Also records the range of its values."""
         shape = tuple(integer(d) for d in value.shape)
         if value.dtype == torch.bool:
-            self.graph.bools.add(node.name)
+            self.graph.values.set(node.name, given="bool")
             return TensorType(shape, INT8X4, BOOL)
         if value.dtype == torch.uint8 and q in (None, UINT8) and not is_number(node):
-            self.graph.uint8.add(node.name)
+            self.graph.values.set(node.name, given="uint8")
             return TensorType(shape, INT8X4, UINT8)
         if q is not None:
             self.shifted.update({node.name} if value.dtype == torch.uint8 else ())
@@ -193,7 +193,7 @@ class Walk(GraphBuilder):
         low, high = self._ranges.of(node) or (0, 0)
         if low and not self._whole:
             self.problems.add("integers that are no index of a table are computed in PyTorch", node)
-        self.graph.bounds[node.name] = int(low), int(high)
+        self.graph.values.set(node.name, bounds=(int(low), int(high)))
         return TensorType(shape, INT32)
 
     def _call(self, node: Node) -> Any:
@@ -260,9 +260,8 @@ class Walk(GraphBuilder):
         if node in first_states(self._nodes):
             return x
         size, *others = node.meta["val"].shape
-        whole = [
-            n.meta["val"].shape[0] for n in self._nodes.nodes if n.op == "placeholder" and n.name in self.graph.batched
-        ]
+        batched = self.graph.batched
+        whole = [n.meta["val"].shape[0] for n in self._nodes.nodes if n.op == "placeholder" and n.name in batched]
         if repeated_for_the_batch(node) != [0] or not any(size.node.expr == n.node.expr for n in whole):
             raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
         single = self.aten("aten.expand.default", {"self": x, "size": [1, *map(integer, others)], "implicit": False})
