@@ -270,26 +270,25 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
         raise InputError(_ANOTHER)
     graph = source.folded(program)
     fold_norms(graph)
+    if noted(exported.graph_module, ASKED):  # other quantizers do not expand attention
+        Quantizer(skip=noted(exported.graph_module, SKIPPED, ())).transform_for_annotation(graph)
+    give_zeros(graph)
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
-    known = [n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)]
-    own = Quantizer(skip=noted(exported.graph_module, SKIPPED, ()))
-    for transform in (lambda _: None, own.transform_for_annotation):  # other quantizers do not expand attention
-        transform(graph)
-        give_zeros(graph)
-        found = graph.graph.find_nodes(op="placeholder")
-        same = dict(zip(inputs, found, strict=True))
-        found = [node for node in graph.graph.nodes if node.op == "call_function"]
-        if [str(n.target) for n in found] == [str(n.target) for n in known]:
-            ends = {node.name for node in graph.graph.output_node().all_input_nodes}
-            outputs = _recorded(graph, calls, initial)
-            equalize_alike(graph, dict(zip(known, found, strict=True)))
-            same |= {n.name: f for n, f in zip(known, found, strict=True)}
-            return [
-                {name: (first if f.name in ends else values)[f.name] for name, f in same.items() if f.name in values}
-                for values, first in zip(_recorded(graph, calls, initial), outputs, strict=True)
-            ]
-    raise InputError(_ANOTHER)
+    same = dict(zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True))
+    computed = {n.name: n for n in exported.graph.nodes if n.op == "call_function" and not is_qdq(n)}
+    found = {n.name: n for n in graph.graph.nodes if n.op == "call_function"}
+    kept = {name for name in computed.keys() - found if computed[name].target is torch.ops.aten.clone.default}
+    if {name: n.target for name, n in found.items()} != {n: computed[n].target for n in computed.keys() - kept}:
+        raise InputError(_ANOTHER)
+    same |= found
+    ends = {node.name for node in graph.graph.output_node().all_input_nodes}
+    outputs = _recorded(graph, calls, initial)
+    equalize_alike(graph, {node: same[name] for name, node in computed.items() if name in same})
+    return [
+        {name: (first if f.name in ends else values)[f.name] for name, f in same.items() if f.name in values}
+        for values, first in zip(_recorded(graph, calls, initial), outputs, strict=True)
+    ]
 
 
 _ANOTHER = "the exported program was not made from this module by q8ta_wgpu.quantize"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -21,12 +22,17 @@ from q8ta_wgpu.frontend.notes import MADE_OF, note
 
 
 def call(before: Node, target: Any, *args: Any, like: Node | None = None, value: Any = None, **kwargs: Any) -> Node:
-    """A new call before a node, with the position of `like` in the user's model (by default the node's). Its value is
-    computed unless `value` is passed."""
+    """A new call before a node, named after its operator, with the position of `like` in the user's model (by default
+    the node's). Its value is computed unless `value` is passed."""
     with before.graph.inserting_before(before):
-        made = before.graph.call_function(target, args, kwargs)
+        made = before.graph.create_node("call_function", target, args, kwargs, name_of(target))
     made.meta = {**(like or before).meta, "val": value_of(made) if value is None else value}
     return made
+
+
+def name_of(target: Any) -> str:
+    """The name of an operator, without that of its overload."""
+    return str(target.overloadpacket.__name__ if isinstance(target, OpOverload) else target.__name__)
 
 
 def call_module(model: GraphModule, before: Node, name: str, module: torch.nn.Module, *args: Any) -> Node:

@@ -21,8 +21,8 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.export.editor import value_of
-from q8ta_wgpu.frontend.nodes import qdq_dtype
+from q8ta_wgpu.frontend.export.editor import name_of, value_of
+from q8ta_wgpu.frontend.nodes import is_qdq, qdq_dtype
 
 
 def lifted(
@@ -121,12 +121,11 @@ def _state(module: GraphModule) -> dict[str, torch.Tensor]:
 
 
 def _copied(graph: Graph, node: Node, nodes: dict[Node, Any], rounded: dict[Any, torch.Tensor]) -> Node:
-    """A copy of a call in the new graph, named after its operator, and its value, which torchao's own calls lack.
-    Quantizes and dequantizes of equal tensors share a value, since there are many."""
+    """A copy of a call in the new graph, by its name, and its value, which torchao's own calls lack. Quantizes and
+    dequantizes are named after their operators; those of equal tensors share a value, since there are many."""
     target: Any = node.target
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), nodes.__getitem__)
-    name = target.overloadpacket.__name__ if isinstance(target, torch._ops.OpOverload) else target.__name__
-    made = graph.create_node("call_function", target, args, kwargs, name)
+    made = graph.create_node("call_function", target, args, kwargs, name_of(target) if is_qdq(node) else node.name)
     made.meta = dict(node.meta)
     if "val" not in made.meta:
         if (dtype := qdq_dtype(made)) is None:
