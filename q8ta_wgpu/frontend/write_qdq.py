@@ -1,0 +1,108 @@
+"""Writes the quantizes and dequantizes of a quantized graph into the torch graph that its float program was read from.
+
+Comes in: a plain torch graph, the FloatProgram read from it, and the quantized Graph that `quantization/` made of that.
+Goes out: the same torch graph with calls of torch's quantized_decomposed in it, and int8 weights as buffers. Each call
+keeps its name, so that a later step finds what it is in the float graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
+from q8ta_wgpu.frontend.export.editor import new_constant, set_constants
+from q8ta_wgpu.frontend.export.folding import fold
+from q8ta_wgpu.frontend.nodes import origins
+from q8ta_wgpu.frontend.notes import IN_FLOAT, MADE_OF, SHIFTS, SIZES, note, noted
+from q8ta_wgpu.frontend.roundings import Integers, Roundings
+from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, QParams
+from q8ta_wgpu.quantization.float_program import FloatProgram
+
+_qdq = torch.ops.quantized_decomposed
+
+
+def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph) -> None:
+    """Writes what is rounded in a quantized graph into the torch graph of its float program.
+
+    Args:
+        module: the torch graph, which is changed.
+        program: read from it.
+        quantized: its graph with quantizes and dequantizes, and with rounded weights.
+    """
+    roundings, writer = Roundings(program, quantized), _Writer(module)
+    named = {node.name: node for node in module.graph.nodes}
+    for (call, value), steps in roundings.edges.items():
+        source = named[program.names[value]]
+        named[call].replace_input_with(source, writer.rounded(source, steps))
+    for (call, value), weight in roundings.weights.items():
+        source = named[program.names[value]]
+        named[call].replace_input_with(source, writer.weight(source, weight))
+    for call, bias in roundings.biases.items():
+        set_constants(module, named[call], {"bias": torch.from_numpy(bias)})
+    for value, steps in roundings.results.items():
+        source = named[program.names[value]]
+        module.graph.output_node().replace_input_with(source, writer.rounded(source, steps))
+    for call, shifts in roundings.shifts.items():
+        note(named[call], SHIFTS, list(shifts))
+    for output, known in quantized.values.items():
+        if known.in_float and output in program.calls:
+            note(named[program.calls[output]], IN_FLOAT, known.in_float)
+    fold(module, quantizing=True)
+    if roundings.rows:
+        insert_rows(module)
+
+
+class _Writer:
+    """Adds quantizes and dequantizes to a torch graph, each once."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self._module, self._made = module, dict[Any, Node]()
+        self._inputs = module.graph.find_nodes(op="placeholder")
+
+    def rounded(self, source: Node, steps: Sequence[QParams]) -> Node:
+        """A value rounded to each of these steps, one after the other."""
+        if not steps:
+            return source
+        key = source, tuple(steps)
+        if key not in self._made:
+            before, q = self.rounded(source, steps[:-1]), steps[-1]
+            dtype = torch.int16 if q.dtype == INT16X4 else torch.int8
+            how = (q.scale, q.zero, *q.range, dtype)
+            graph = self._module.graph
+            with graph.inserting_after(self._inputs[-1] if before.op == "placeholder" else before):
+                stored = graph.call_function(_qdq.quantize_per_tensor.default, (before, *how))
+            with graph.inserting_after(stored):
+                self._made[key] = graph.call_function(_qdq.dequantize_per_tensor.default, (stored, *how))
+        return self._made[key]
+
+    def weight(self, source: Node, found: Integers) -> Node:
+        """A parameter as integers with a scale for each index along an axis."""
+        ints, key = found.values, (source, id(found.values))
+        if key not in self._made:
+            place = source.next
+            arrays = (ints, found.scale, found.zero.astype(np.int64))
+            names = (f"{source.target}_{hint}".replace(".", "_") for hint in (ints.dtype, "scale", "zero"))
+            made = [self._constant(place, name, each) for name, each in zip(names, arrays, strict=True)]
+            note(made[0], MADE_OF, origins(source))
+            if "shape" in (said := noted(source, SIZES, {})):  # rounding keeps the shape
+                note(made[0], SIZES, said)
+            most = 127 if ints.dtype == np.int8 else 2**15 - 1
+            dtype = torch.int8 if ints.dtype == np.int8 else torch.int16
+            with self._module.graph.inserting_before(place):
+                self._made[key] = self._module.graph.call_function(
+                    _qdq.dequantize_per_channel.default, (*made, found.axis, -most, most, dtype)
+                )
+        return self._made[key]
+
+    def _constant(self, before: Node, name: str, array: Array) -> Node:
+        found, count = name, 0
+        while hasattr(self._module, found):
+            found, count = f"{name}_{count}", count + 1
+        made = new_constant(self._module, before, found, torch.from_numpy(np.ascontiguousarray(array)))
+        made.meta = {}
+        return made
