@@ -38,8 +38,8 @@ from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization.comparison import Comparison, Layer
-from q8ta_wgpu.quantization.noise_causes import Cause, clipped, noise_to_signal, parts_of, worst_part
-from q8ta_wgpu.quantization.parts import Judge, decibels
+from q8ta_wgpu.quantization.noise_causes import measured
+from q8ta_wgpu.quantization.parts import Judge
 
 
 def compare(
@@ -145,24 +145,12 @@ class _Found(NamedTuple):
         step = (int(node.args[2]), float(node.args[1])) if _is_quantize(node) else (0, 1.0)  # type: ignore[arg-type]
         simulated = _real(self.simulated[node.name], *step)
         real = self.ours[name] if stored.q is None else _real(self.ours[name], stored.q.zero, stored.q.scale)
-        part, (noise, of_simulation) = "", (noise_to_signal(exact, found) for found in (real, simulated))
-        if judges is not None:
-            part, noise, of_simulation = worst_part(judges(exact), real, simulated, noise, of_simulation)
-        simulation = decibels(of_simulation)
-        parts = parts_of(exact, self.weighed.get(made.name, exact), noise, stored)
-        cause: Cause = max(parts, key=lambda cause: parts[cause]) if noise else "rounding"
-        snr = decibels(noise)
-        if not before:
-            whole = exact if made.op == "placeholder" else exact.reshape(-1)
-            before = [decibels(parts_of(whole, whole, 0.0, stored)["rounding"])]
-        lost = max(0.0, min(before) - snr)
-        beyond = float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0
-        module = ["", *module_paths(self._with_weights(made) if cause == "weights" else made)][-1]
+        judge, weighed = judges and judges(exact), self.weighed.get(made.name)
+        by_channels = made.op == "placeholder"
+        value = measured(exact, real, stored, before, judge, weighed, simulated, by_channels)
+        module = ["", *module_paths(self._with_weights(made) if value["cause"] == "weights" else made)][-1]
         dtype = stored.dtype.removesuffix("x4")
-        output = judges is not None
-        return Layer(
-            made.name, module, source_of(made), simulation, snr, lost, beyond, place, output, cause, dtype, part
-        )
+        return Layer(made.name, module, source_of(made), place=place, output=bool(judges), stored=dtype, **value)
 
     def _with_weights(self, made: Node) -> Node:
         """The last call before a stored value, or that of its own operator, which reads a rounded weight."""

@@ -16,8 +16,8 @@ from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
 from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization.comparison import Comparison, Layer
 from q8ta_wgpu.quantization.float_program import FloatProgram
-from q8ta_wgpu.quantization.noise_causes import Cause, clipped, noise_to_signal, parts_of, worst_part
-from q8ta_wgpu.quantization.parts import Judge, decibels
+from q8ta_wgpu.quantization.noise_causes import measured
+from q8ta_wgpu.quantization.parts import Judge
 from q8ta_wgpu.session.inputs import arguments, arrays
 
 _SUFFIXES = (".stored", ".real")
@@ -128,19 +128,12 @@ class _Rows:
         exact, real = self.exact[name], self.ours[node.output]
         if stored.q is not None:
             real = (real.astype(np.float64) - stored.q.zero) * stored.q.scale
-        part, noise = "", noise_to_signal(exact, real)
-        if judge is not None:
-            part, noise, _ = worst_part(judge, real, real, noise, noise)
-        parts = parts_of(exact, exact, noise, stored)
-        cause: Cause = max(parts, key=lambda cause: parts[cause]) if noise else "rounding"
-        snr, whole = decibels(noise), exact.reshape(-1)
-        before = [*self._before(node)] or [decibels(parts_of(whole, whole, 0.0, stored)["rounding"])]
-        beyond = float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0
+        value = measured(exact, real, stored, [*self._before(node)], judge)
         paths = self.program.paths.get(self.program.calls.get(name, ""), ("",))
         source = self._sources[name].source if name in self._sources else ""
         called, dtype = self.program.names.get(name, name), stored.dtype.removesuffix("x4")
-        lost, place, output = max(0.0, min(before) - snr), len(self.found), judge is not None
-        return Layer(called, paths[0], source, float("nan"), snr, lost, beyond, place, output, cause, dtype, part)
+        place, output = len(self.found), judge is not None
+        return Layer(called, paths[0], source, place=place, output=output, stored=dtype, **value)
 
     def _before(self, node: Node) -> Iterator[float]:
         """The ratios of the stored values that a node reads, perhaps behind others that have no row."""

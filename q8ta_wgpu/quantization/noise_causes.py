@@ -6,12 +6,13 @@ step. Before that, rounded weights change the value, and so does the noise of th
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import RANGES, Array, TensorType
-from q8ta_wgpu.quantization.parts import FEWEST, Judge, fill_of
+from q8ta_wgpu.quantization.parts import FEWEST, Judge, decibels, fill_of
 
 Cause = Literal["clipping", "rounding", "weights", "before"]
 
@@ -71,13 +72,44 @@ def noise_to_signal(exact: Array, found: Array) -> float:
     return max(float(np.mean(each)), float(np.sum(noises) / max(np.sum(signals), np.finfo(float).tiny)))
 
 
-def worst_part(
-    judge: Judge, real: Array, simulated: Array, noise: float, of_simulation: float
-) -> tuple[str, float, float]:
-    """The part of an output with the most noise, its noise, and that of the simulation; the empty name and the given
-    noise where no part has more. More noise than signal counts as as much."""
-    ours, theirs = (judge.noise([[found]]) for found in (real, simulated))
-    found = zip(ours, theirs, judge.parts, strict=True)
-    parts = [(min(r, 1.0), min(s, 1.0), part.name) for r, s, part in found if part.name]
-    most, same, name = max(parts, key=lambda part: part[0], default=(0.0, 0.0, ""))
-    return (name, most, same) if most > noise else ("", noise, of_simulation)
+def measured(
+    exact: Array,
+    real: Array,
+    stored: TensorType,
+    before: Sequence[float],
+    judge: Judge | None = None,
+    weighed: Array | None = None,
+    simulated: Array | None = None,
+    by_channels: bool = False,
+) -> dict[str, Any]:
+    """The noise of a value, and where it comes from: fields of `Layer`.
+
+    Args:
+        exact: the value of the float network.
+        real: that of the integers.
+        stored: how it is stored.
+        before: signal to noise in dB of the stored values from which it is computed.
+        judge: judges an output by its parts.
+        weighed: the value computed with rounded weights from exact stored values; None where it is not known.
+        simulated: that of torch's simulation; None if there is none.
+        by_channels: whether a value that is computed from none is compared with its rounding by channels, as inputs
+            are, or of all its elements together.
+    """
+    of = [real] if simulated is None else [real, simulated]
+    part, (noise, *theirs) = "", (noise_to_signal(exact, x) for x in of)
+    if judge is not None and (named := [i for i, each in enumerate(judge.parts) if each.name]):
+        by_part = [np.minimum(judge.noise([[x]]), 1.0) for x in of]  # more noise than signal counts as as much
+        worst = max(named, key=by_part[0].__getitem__)
+        if by_part[0][worst] > noise:
+            part, (noise, *theirs) = judge.parts[worst].name, (float(each[worst]) for each in by_part)
+    parts = parts_of(exact, exact if weighed is None else weighed, noise, stored)
+    snr, whole = decibels(noise), exact if by_channels else exact.reshape(-1)
+    reads = [*before] or [decibels(parts_of(whole, whole, 0.0, stored)["rounding"])]
+    return {
+        "simulated": decibels(theirs[0]) if theirs else float("nan"),
+        "snr": snr,
+        "lost": max(0.0, min(reads) - snr),
+        "clipped": float(np.mean(exact != clipped(exact, stored))) if stored.q is not None else 0.0,
+        "cause": max(parts, key=parts.__getitem__) if noise else "rounding",
+        "part": part,
+    }
