@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 
-from q8ta_wgpu.importing import (
-    binary_calls,
-    conv_calls,
-    gather_calls,
-    indexing,
-    norm_calls,
-    piece_calls,
-    pool_calls,
-    product_calls,
-    recurrent_calls,
-    reduce_calls,
-    resize_calls,
-    shape_calls,
-    unary_calls,
-)
+from q8ta_wgpu import importing
 from q8ta_wgpu.importing.builder import Import, Rules
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
@@ -35,24 +23,14 @@ def _table(several: Iterable[Rules]) -> Mapping[str, tuple[Op, Import]]:
     return table
 
 
-_FILES = (
-    binary_calls,
-    conv_calls,
-    gather_calls,
-    indexing,
-    norm_calls,
-    piece_calls,
-    pool_calls,
-    product_calls,
-    recurrent_calls,
-    reduce_calls,
-    resize_calls,
-    shape_calls,
-    unary_calls,
-)
+_CALLS = [
+    importlib.import_module(f"{importing.__name__}.{file.name}")
+    for file in pkgutil.iter_modules(importing.__path__)
+    if file.name.endswith("_calls")
+]
 
-ATEN: Mapping[str, tuple[Op, Import]] = _table(file.ATEN for file in _FILES)
+ATEN: Mapping[str, tuple[Op, Import]] = _table(getattr(file, "ATEN", {}) for file in _CALLS)
 """Operator and importer function by aten overload name, for instance `aten.conv2d.default`."""
 
-ONNX: Mapping[str, tuple[Op, Import]] = _table(file.ONNX for file in _FILES)
+ONNX: Mapping[str, tuple[Op, Import]] = _table(getattr(file, "ONNX", {}) for file in _CALLS)
 """Operator and importer function by ONNX operator, for instance `Conv`."""

@@ -12,7 +12,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from q8ta_wgpu.errors import shown
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
+from q8ta_wgpu.importing.builder import RefusedError
 from q8ta_wgpu.ir.graph import Array
 
 MOST_ELEMENTS = 1 << 27

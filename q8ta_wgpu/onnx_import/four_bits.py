@@ -84,8 +84,8 @@ def _of_zeros(b: OnnxBuilder, x: str, terms: Array, block: int) -> str:
     """The contribution of zero points other than 8: for each block the sum of its inputs, times a term per output."""
     shape, missing = b.type(x).shape, -b.type(x).shape[-1] % block
     if missing:
-        x = str(b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, missing], "value": 0.0}))
+        x = b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, missing], "value": 0.0})
     split = b.emit("view", (x,), {"shape": (*shape[:-1], terms.shape[1], block)})
-    sums = str(b.aten("aten.sum.dim_IntList", {"self": split, "dim": [-1], "keepdim": False, "dtype": None}))
+    sums = b.aten("aten.sum.dim_IntList", {"self": split, "dim": [-1], "keepdim": False, "dtype": None})
     none = b.constant(np.zeros(len(terms), np.float32), "bias")
     return b.emit("linear", (sums, b.constant(terms.astype(np.float32), "terms"), none))

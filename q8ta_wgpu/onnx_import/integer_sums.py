@@ -55,7 +55,7 @@ def _without(b: OnnxBuilder, y: str, sums: str, zero: str) -> str:
     else:
         zero = b.numbers(zero)
     product = b.aten("aten.mul.Tensor", {"self": sums, "other": zero})
-    return str(b.aten("aten.sub.Tensor", {"self": y, "other": product}))
+    return b.aten("aten.sub.Tensor", {"self": y, "other": product})
 
 
 def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
@@ -115,7 +115,7 @@ def _dynamic_lstm(b: OnnxBuilder, args: Mapping[str, Any]) -> list[str]:
 def _scaled(b: Builder, y: str, x_scale: str, w_scale: str, bias: str | None) -> str:
     scale = b.aten("aten.mul.Tensor", {"self": x_scale, "other": w_scale})
     y = b.aten("aten.mul.Tensor", {"self": y, "other": scale})
-    return y if bias is None else str(b.aten("aten.add.Tensor", {"self": y, "other": bias}))
+    return y if bias is None else b.aten("aten.add.Tensor", {"self": y, "other": bias})
 
 
 RULES: Mapping[str, Rule] = {

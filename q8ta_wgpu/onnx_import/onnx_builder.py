@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder
-from q8ta_wgpu.importing.import_table import ONNX
+from q8ta_wgpu.importing.builder import Builder
+from q8ta_wgpu.importing.import_table import ATEN, ONNX
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.onnx_import import onnx_nodes
 from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
@@ -41,7 +41,7 @@ class _Graph(Graph):
         return name
 
 
-class OnnxBuilder(GraphBuilder):
+class OnnxBuilder(Builder):
     """The builder for ONNX nodes.
 
     Attributes:
@@ -51,7 +51,7 @@ class OnnxBuilder(GraphBuilder):
     """
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
-        super().__init__()
+        super().__init__(ATEN)
         self.graph = _Graph()
         self.graph.raw = self.raw
         self.opsets = opsets
@@ -94,7 +94,7 @@ class OnnxBuilder(GraphBuilder):
 
     def permuted(self, x: str, dims: Sequence[int]) -> str:
         """Permutes the dimensions of a value, float or stored as integers."""
-        y = str(self.aten("aten.permute.default", {"self": x, "dims": list(dims)}))
+        y = self.aten("aten.permute.default", {"self": x, "dims": list(dims)})
         if x in self.made:
             self.made[y] = self.made[x]
         return y

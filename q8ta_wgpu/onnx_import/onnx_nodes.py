@@ -9,7 +9,7 @@ import onnx
 from onnx import AttributeProto, TensorProto
 
 from q8ta_wgpu.errors import shown
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
+from q8ta_wgpu.importing.builder import RefusedError
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.onnx_import.read import Program
 

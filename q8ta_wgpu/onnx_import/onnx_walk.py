@@ -13,8 +13,9 @@ import onnx
 from onnx import TensorProto
 
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
+from q8ta_wgpu.importing.builder import RefusedError
 from q8ta_wgpu.importing.import_table import ONNX
+from q8ta_wgpu.importing.problems import Problems
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, quantized
@@ -54,14 +55,14 @@ class Walk(OnnxBuilder):
     """Imports the nodes of a program.
 
     Attributes:
-        problems: names of nodes that cannot be imported, by operator and reason.
+        problems: the reasons why nodes cannot be imported.
         found: the graph, and which calls of the file its nodes belong to.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.opsets)
         self.program = program
-        self.problems: dict[tuple[str, str], list[str]] = {}
+        self.problems = Problems(WAY_OUT)
         self.found = FloatProgram(self.graph)
         self._folder = Folder(program.opsets)
         self._sums: set[str] = set()  # sums of products of integers, which are float32 here
@@ -79,10 +80,8 @@ class Walk(OnnxBuilder):
 
     def check(self, scope: Scope) -> None:
         """Raises UnsupportedError if an output depends on a node that cannot be imported."""
-        missing = any(scope.values.get(port.name) is None for port in self.program.graph.output)
-        if missing and self.problems:
-            lines = "\n".join(f"  {op} at {_places(at)}: {why}" for (op, why), at in self.problems.items())
-            raise UnsupportedError(f"cannot import this program:\n{lines}\n{WAY_OUT}")
+        if any(scope.values.get(port.name) is None for port in self.program.graph.output):
+            self.problems.check()
 
     def note_rest(self) -> None:
         """Notes nodes for inputs and outputs as calls of their own."""
@@ -139,9 +138,8 @@ class Walk(OnnxBuilder):
     def _problem(self, node: onnx.NodeProto, reason: str) -> None:
         version = self.opsets.get(onnx_nodes.domain_of(node), 1)
         name = onnx_nodes.full_name(node)
-        self.problems.setdefault((f"{name} (opset {version})", reason), []).append(
-            node.name or next(iter(node.output), "")
-        )
+        place = shown(node.name or next(iter(node.output), ""))
+        self.problems.add(f"{name} (opset {version})", reason, place)
 
     def _results(
         self, node: onnx.NodeProto, operands: Sequence[str | None], dtypes: Sequence[int], depth: int
@@ -307,10 +305,10 @@ class Walk(OnnxBuilder):
             value = operands[i] if i < len(operands) else None
             if value is not None:
                 self.define(scope, name, value, dtypes[i])
-        before, at = dict(self.problems), self.source
+        before, at = dict(self.problems.places), self.source
         self.walk(onnx_nodes.with_attributes(body, node, schema), scope, depth + 1)
-        if new := [key for key in self.problems if key not in before]:
-            self.problems = before
+        if new := [key for key in self.problems.places if key not in before]:
+            self.problems.places = before
             raise RefusedError(f"of the operators that it stands for {new[0][0]} is not supported: {new[0][1]}")
         self.source = at
         found = [(scope.values.get(name), scope.dtypes.get(name, FLOAT)) for name in body.output]
@@ -332,7 +330,3 @@ class Walk(OnnxBuilder):
             elif node.op_type in onnx_nodes.MOVES and at == 0:
                 names.update(node.output)
         return QParams(1.0, -shift, stored)
-
-
-def _places(at: Sequence[str]) -> str:
-    return f"{shown(at[0])}" + (f" and {counted(len(at) - 1, 'more node')}" if len(at) > 1 else "")

@@ -95,13 +95,13 @@ def dequantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int,
     numbers, shape = b.numbers(x), b.type(x).shape
     if scales is None:
         less = numbers if zero is None else b.aten("aten.sub.Tensor", {"self": numbers, "other": b.numbers(zero)})
-        return str(b.aten("aten.mul.Tensor", {"self": less, "other": scale}))
+        return b.aten("aten.mul.Tensor", {"self": less, "other": scale})
     steps = _along(b, scales, shape, axis, block).astype(np.float32)
     offset = _along(b, _zeros(b, zero, scales), shape, axis, block).astype(np.float32)
     less = (
         b.aten("aten.sub.Tensor", {"self": numbers, "other": b.constant(offset, "zero")}) if offset.any() else numbers
     )
-    return str(b.aten("aten.mul.Tensor", {"self": less, "other": b.constant(steps, "scale")}))
+    return b.aten("aten.mul.Tensor", {"self": less, "other": b.constant(steps, "scale")})
 
 
 def weight_of(b: OnnxBuilder, array: Array, scales: Array, zeros: Array, dtype: int, axis: int, block: int) -> str:

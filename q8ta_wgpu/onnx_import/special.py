@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
+from q8ta_wgpu.importing.builder import RefusedError
 from q8ta_wgpu.ir.graph import INT32
 from q8ta_wgpu.onnx_import import onnx_nodes
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder

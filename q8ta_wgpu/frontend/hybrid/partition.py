@@ -65,7 +65,7 @@ def partition(module: GraphModule) -> Partitioned:
         if node.op == "call_function" and node.target is not operator.getitem:
             count -= macs.get(node.name, 0)
             if not is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
-                rest.add(refused.get(node.name, SMALL), node)
+                rest.add_node(refused.get(node.name, SMALL), node)
     return Partitioned(fused, graphs, rest, (count, sum(macs.values())))
 
 

@@ -11,10 +11,10 @@ import torch
 from torch.fx import Node
 
 from q8ta_wgpu.frontend.export.recurrent_layers import is_recurrent
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
 from q8ta_wgpu.frontend.importer.integer_ranges import is_integer
 from q8ta_wgpu.frontend.nodes import integer, is_float, named_arguments
 from q8ta_wgpu.frontend.notes import SHIFTS, noted
+from q8ta_wgpu.importing.builder import RefusedError
 
 _VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 

@@ -233,7 +233,7 @@ def import_piece(piece: GraphModule, whole: bool = False) -> Graph | dict[str, s
     outputs = walk.run([n.name for n in ends])
     for node, found in zip(ends, outputs, strict=True):
         if not isinstance(found, str):
-            walk.problems.add("its result is no tensor", node)
+            walk.problems.add_node("its result is no tensor", node)
     if walk.problems:
         return walk.problems.nodes
     walk.graph.outputs = [walk.operand(name) for name in outputs]

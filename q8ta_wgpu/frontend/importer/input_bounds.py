@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
 from q8ta_wgpu.frontend.importer.integer_ranges import Ranges, is_integer, name_of
 from q8ta_wgpu.frontend.nodes import integer, named_arguments
+from q8ta_wgpu.importing.builder import RefusedError
 
 _LIMITS = tuple((1 << bits) - 1 for bits in (31, 30, 28, 24, 20, 16, 12))
 """Bounds for an input, tried in this order: the largest with which the network's own arithmetic fits int32 is chosen.

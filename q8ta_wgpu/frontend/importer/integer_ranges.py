@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from q8ta_wgpu.frontend.importer.graph_builder import RefusedError
 from q8ta_wgpu.frontend.nodes import INTEGERS, is_qdq, kind, named_arguments
+from q8ta_wgpu.importing.builder import RefusedError
 from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.graph import INT32
 from q8ta_wgpu.ir.int8 import Monotonic, Moves

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.nodes import QDQ, named_arguments
+from q8ta_wgpu.importing.builder import Builder, RefusedError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Node, QParams, TensorType
 
 
-def import_call(b: GraphBuilder, name: str, args: Mapping[str, Any]) -> str | list[str]:
+def import_call(b: Builder, name: str, args: Mapping[str, Any]) -> str | list[str]:
     """Imports a call of the operator `name` of these namespaces. Returns the name of its value, or a list of them.
     Raises RefusedError if it is not supported."""
     if name not in _IMPORTS:
@@ -46,7 +46,7 @@ def _qparams(args: Mapping[str, Any]) -> tuple[QParams, int, int, int]:
     return QParams(float(args["scale"]), int(args["zero_point"]) - shift, stored), lo, hi, shift
 
 
-def _quantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _quantize(b: Builder, args: Mapping[str, Any]) -> str:
     q, lo, hi, shift = _qparams(args)
     x = b.operand(args["input"])
     name = b.graph.fresh(b.hint)
@@ -57,7 +57,7 @@ def _quantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return name
 
 
-def _dequantize(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _dequantize(b: Builder, args: Mapping[str, Any]) -> str:
     q, _, _, shift = _qparams(args)
     x = args["input"]
     if x in b.raw:
@@ -78,11 +78,11 @@ _CHOSEN = "scale chosen at run time"
 its own scale, and the zero point 0."""
 
 
-def _choose(b: GraphBuilder, args: Mapping[str, Any]) -> list[str]:
+def _choose(b: Builder, args: Mapping[str, Any]) -> list[str]:
     return [_CHOSEN, _CHOSEN]
 
 
-def _quantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _quantize_rows(b: Builder, args: Mapping[str, Any]) -> str:
     if args.get("scale", args.get("scales")) != _CHOSEN:
         raise RefusedError("its scale must be known at compile time, or chosen by choose_qparams")
     if args["dtype"] not in (torch.int8, torch.uint8) or args["quant_max"] - args["quant_min"] < 2 * 63:
@@ -91,7 +91,7 @@ def _quantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.rows(args["input"])
 
 
-def _dequantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _dequantize_rows(b: Builder, args: Mapping[str, Any]) -> str:
     rows = args["input"]
     made = next((node for node in reversed(b.graph.nodes) if node.output == rows), None)
     if made is None or made.op != "quantize_rows":
@@ -99,7 +99,7 @@ def _dequantize_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.real_rows(rows, made.inputs[1])
 
 
-def _round_rows(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _round_rows(b: Builder, args: Mapping[str, Any]) -> str:
     return b.rounded_rows(args["x"])
 
 
@@ -107,7 +107,7 @@ _WEIGHTS: Mapping[Any, type[np.generic]] = {torch.int8: np.int8, torch.int16: np
 """Dtypes of weights. int16 holds the products of 4-bit weights and the factor of a group of inputs."""
 
 
-def _quantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _quantize_channel(b: Builder, args: Mapping[str, Any]) -> str:
     w, scale, zero = (b.raw.get(args[k]) for k in ("input", "scales", "zero_points"))
     if w is None or scale is None or zero is None or args["dtype"] not in _WEIGHTS:
         raise RefusedError(
@@ -119,7 +119,7 @@ def _quantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.hint
 
 
-def _dequantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
+def _dequantize_channel(b: Builder, args: Mapping[str, Any]) -> str:
     w, scale = b.raw.get(args["input"]), b.raw.get(args["scales"])
     if w is None or scale is None or w.dtype not in _WEIGHTS.values():
         raise RefusedError("per-channel dequantization is supported for constant int8 and int16 weights alone")
@@ -135,7 +135,7 @@ def _dequantize_channel(b: GraphBuilder, args: Mapping[str, Any]) -> str:
     return b.emit("dequantize_weight", operands, {"axis": args["axis"] % w.ndim})
 
 
-_IMPORTS: Mapping[str, Callable[[GraphBuilder, Mapping[str, Any]], str | list[str]]] = {
+_IMPORTS: Mapping[str, Callable[[Builder, Mapping[str, Any]], str | list[str]]] = {
     "quantize_per_tensor.default": _quantize,
     "dequantize_per_tensor.default": _dequantize,
     "quantize_per_channel.default": _quantize_channel,

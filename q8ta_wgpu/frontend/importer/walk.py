@@ -17,7 +17,6 @@ from q8ta_wgpu.frontend.export.pairs import RULES
 from q8ta_wgpu.frontend.export.recurrent_layers import first_states
 from q8ta_wgpu.frontend.importer import qdq
 from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, imported_as, is_bool, repeated_for_the_batch
-from q8ta_wgpu.frontend.importer.graph_builder import GraphBuilder, RefusedError
 from q8ta_wgpu.frontend.importer.input_bounds import bounds_of, is_number
 from q8ta_wgpu.frontend.importer.integer_ranges import (
     EXACT,
@@ -42,6 +41,7 @@ from q8ta_wgpu.frontend.nodes import (
     source_of,
     why_in_float,
 )
+from q8ta_wgpu.importing.builder import Builder, RefusedError
 from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
@@ -50,7 +50,7 @@ _INDICES = ("indices", "index")
 """Arguments that stay integers where an operator computes with floats."""
 
 
-class Walk(GraphBuilder):
+class Walk(Builder):
     """The walk over a graph.
 
     Args:
@@ -77,7 +77,7 @@ class Walk(GraphBuilder):
         aliases: bool = True,
         whole: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(ATEN)
         self.values: dict[str, Any] = {}
         self.calls: dict[str, str] = {}
         self.problems = Problems()
@@ -104,7 +104,7 @@ class Walk(GraphBuilder):
             try:
                 self._ranges.check_result(node, node.name in self._states)
             except RefusedError as problem:
-                self.problems.add(str(problem), node)
+                self.problems.add_node(str(problem), node)
         return [values.get(name) if isinstance(name, str) else name for name in outputs]
 
     def _named(self, node: Node, found: Any) -> Any:
@@ -128,7 +128,7 @@ class Walk(GraphBuilder):
 
     def _refused(self, node: Node, reason: str) -> Any:
         """Records why a call or an input is not supported, and returns a placeholder value."""
-        self.problems.add(reason, node)
+        self.problems.add_node(reason, node)
         return self._stand_in(node)
 
     def _stand_in(self, node: Node) -> Any:
@@ -159,7 +159,7 @@ class Walk(GraphBuilder):
                 "integers, masks bools",
             )
         if dynamic := [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]:
-            self.problems.add(
+            self.problems.add_node(
                 f"input {node.name}: dimensions {dynamic} are dynamic, only the batch (dimension 0) may be; "
                 "export with fixed sizes and use model.reshape for others",
                 node,
@@ -192,7 +192,7 @@ class Walk(GraphBuilder):
             return TensorType(shape)
         low, high = self._ranges.of(node) or (0, 0)
         if low and not self._whole:
-            self.problems.add("integers that are no index of a table are computed in PyTorch", node)
+            self.problems.add_node("integers that are no index of a table are computed in PyTorch", node)
         self.graph.values.set(node.name, bounds=(int(low), int(high)))
         return TensorType(shape, INT32)
 
@@ -225,7 +225,7 @@ class Walk(GraphBuilder):
         assert isinstance(index, int)
         results = self.values[source.name]
         if isinstance(results, list) and index >= len(results):
-            self.problems.add(f"result {index} is not supported", source)
+            self.problems.add_node(f"result {index} is not supported", source)
             return self._stand_in(node)
         return results[index] if isinstance(results, list) else results
 
