@@ -1,7 +1,6 @@
 // Attention by packed dot products. A thread computes four rows of four columns of the scores, and GROUPS such tiles of
 // the context. Values are transposed while they are loaded, so that both products sum along words. The four columns of
 // a thread are stored far apart, so that neighbouring threads read neighbouring rows.
-// Uses gemm.
 
 const DEPTH_ROW = DEPTH + 4u;
 const KEYS_ROW = KEYS / 4u + 4u;

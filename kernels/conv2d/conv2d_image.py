@@ -114,7 +114,7 @@ q8ta_conv2d_image = Op(
         *share.kernels(
             Kernel(
                 "q8ta_conv2d_image.direct",
-                ("q8ta_conv2d_image", "dot", "direct", "sums_planes"),
+                ("q8ta_conv2d_image", "dot", "direct", "sums_planes", "halves_int8"),
                 (FLOAT, CHANNELS_PACKED_INT8),
                 CHANNELS_PACKED_INT8 | FLOAT,
                 wide=WIDE,

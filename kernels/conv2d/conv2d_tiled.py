@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.product import gemm, gemv, halves, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
-from q8ta_wgpu.kernels.product.units import UNITS, every_row
+from q8ta_wgpu.kernels.product.units import UNITS
 
 OUTPUT = ONLY_4C | FLOAT
 LARGEST_UNROLLED = 7
@@ -79,29 +79,12 @@ def _reading(call: Call) -> str:
     return "thin" if _is_thin(call) else "window" if vectors else "window, narrow"
 
 
-_K_OFFSETS = {
-    reading: (
-        f"k_offset_of={reading}_offsets_of",
-        f"k_offset_from={reading}_offsets_from",
-        f"k_offset_after={reading}_offsets_after",
-    )
-    for reading in ("word", "lane")
-}
-
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
-    "pw": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=whole_vector"), True),
-    "pw, narrow": ("pw", ("gemm_rows", "gemm_pixels", "x_vector=vector_of_words"), False),
-    "window": ("implicit", ("gemm_window", "gemm_pixels"), True),
-    "window, narrow": (
-        "implicit",
-        ("gemm_window", "gemm_pixels", *_K_OFFSETS["word"], "load_x=load_words"),
-        False,
-    ),
-    "thin": (
-        "implicit",
-        ("gemm_window", "gemm_pixels", *_K_OFFSETS["lane"], "load_x=load_lanes"),
-        False,
-    ),
+    "pw": ("pw", ("gemm_rows", "vectors_whole"), True),
+    "pw, narrow": ("pw", ("gemm_rows", "vectors_of_words"), False),
+    "window": ("implicit", ("gemm_window", "window_vectors"), True),
+    "window, narrow": ("implicit", ("gemm_window", "window_words"), False),
+    "thin": ("implicit", ("gemm_window", "window_bytes"), False),
 }
 """The ways to read x: for each (method in the kernel's name, WGSL, whether x is bound as vectors)."""
 
@@ -119,10 +102,11 @@ def _takes(call: Call, label: str, method: str) -> bool:
 
 
 def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    found: tuple[str, ...] = every_row(call.attrs["stride"]) if _is_pointwise(call) else ()
-    if _divisors(call, tile):
-        found = ("pixel_words=constant_pixel_words", "kernel_width=constant_kernel_width")
-    return *READINGS[_reading(call)][1], *found, "sums_planes"
+    if _is_pointwise(call):
+        found = "rows_in_order" if call.attrs["stride"] == (1, 1) else "rows_with_strides"
+    else:
+        found = "divisors_of_constants" if _divisors(call, tile) else "divisors_of_params"
+    return *READINGS[_reading(call)][1], found, "gemm_pixels", "sums_planes"
 
 
 def _divisors(call: Call, tile: gemm.AnyTile) -> dict[str, int]:
@@ -257,8 +241,8 @@ def _depthwise_kernels(op: str, dots: Sequence[bool]) -> tuple[Kernel, ...]:
 
 def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
     """The WGSL of a strip, with packed dot products or with multiplication."""
-    int16 = halves.IN_ONE if halves.of(call) == 2 else ()
-    return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", *int16
+    sums = "halves_in_one" if halves.of(call) == 2 else "halves_int8"
+    return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", sums
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:

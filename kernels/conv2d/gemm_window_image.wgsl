@@ -34,8 +34,8 @@ fn load_word(row: Row, first: vec4<u32>, y: vec4<u32>, x_step: vec4<u32>) -> u32
   return pack4xI8(select(vec4<i32>(params.int8_zero), q, inside));
 }
 
-fn load_x(row: Row, k_offset: KOffset) -> vec4<u32> {
-  return vec4<u32>(
+fn load_x(row: Row, k_offset: KOffset) -> RowVector {
+  return RowVector(
     load_word(row, k_offset.first[0], k_offset.y[0], k_offset.x[0]),
     load_word(row, k_offset.first[1], k_offset.y[1], k_offset.x[1]),
     load_word(row, k_offset.first[2], k_offset.y[2], k_offset.x[2]),

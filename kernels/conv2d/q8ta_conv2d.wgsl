@@ -1,7 +1,6 @@
 // Any convolution: dot products over input channel quads. Weight vectors: (channel quad, tap, input quad), a word for
 // each channel. A group whose first input channel is not a multiple of 4 also reads channels outside of the group;
 // their weights are 0.
-// Uses halves.
 
 fn first_quad(channel: u32) -> u32 {
   return channel / params.channels_per_group * params.depth_per_group / 4u;

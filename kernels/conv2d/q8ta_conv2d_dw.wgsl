@@ -1,6 +1,5 @@
 // Depthwise convolution with one output channel for each input channel. Weights are words in order (channel quad, tap),
 // with a lane for each channel.
-// Uses halves.
 
 // The first thread of a team adds the start value.
 fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {

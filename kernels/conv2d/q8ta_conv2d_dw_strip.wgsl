@@ -1,7 +1,6 @@
 // Depthwise convolution of 4C tensors: a thread makes COLUMNS x ROWS outputs of one channel quad, so that input words
 // and weights are read and unpacked once for all of them. Linked: how a tap is taken (dw_unpack, dw_dot). Kernel size
 // and stride are constants, so that the loops unroll and everything stays in registers.
-// Uses halves.
 
 const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
 const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;
@@ -25,7 +24,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let within = EDGES_ONCE && left < params.x_dims.w && left + SPAN_X <= params.x_dims.w;
 
   var acc: array<vec4<i32>, ROWS * COLUMNS>;
-  let start = start_quad(quad);
+  let start = start_acc(quad);
   for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
   for (var row = 0u; row < SPAN_Y; row++) {
     let y = top + row;

@@ -14,7 +14,7 @@ fn pixel(n: u32, row: u32, column: u32) -> u32 {
 
 // The first thread of a team adds the start value.
 fn partial_result(p: vec4<u32>, first: vec4<u32>) -> vec4<i32> {
-  var acc = select(vec4<i32>(0), start_quad(p.y / 4u), all(first == vec4<u32>(0u)));
+  var acc = select(vec4<i32>(0), start_acc(p.y / 4u), all(first == vec4<u32>(0u)));
   for (var ky = first.z; ky < params.kernel.x; ky += STEPS.z) {
     // Unsigned: a row above the image wraps to a huge number.
     let at = (p.y / 4u * params.kernel.x + ky) * params.kernel.y;

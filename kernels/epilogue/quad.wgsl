@@ -12,15 +12,9 @@ fn channel_from(own: Channel, i: u32) -> Channel {
   return Channel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
 }
 
-fn start_quad(quad: u32) -> vec4<i32> { return -correction[quad]; }
-
 fn store_value(v: vec4<i32>, m: u32, quad: u32, offsets: vec4<u32>) {
   store_result(after_rounding(v, addend_of(m, quad)), m, quad, offsets);
 }
-
-alias Acc = vec4<i32>;
-
-fn real_acc(acc: Acc) -> vec4<f32> { return vec4<f32>(acc); }
 
 fn store_quad(acc: Acc, channel: Channel, m: u32, quad: u32) {
   store_value(quad_value(real_acc(acc), channel, residual_of(m, quad)), m, quad, quad_offsets(quad));

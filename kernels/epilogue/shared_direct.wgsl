@@ -1,6 +1,5 @@
 // As direct.wgsl, but all threads of a workgroup share one sum (kernels/lib/share.py).
 alias Partial = Acc;
-fn merge(a: Partial, b: Partial) -> Partial { return a + b; }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) thread: u32,

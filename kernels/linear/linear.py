@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -19,7 +18,6 @@ from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
-from q8ta_wgpu.kernels.product.units import every_row
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -84,12 +82,13 @@ def _has_vectors(call: Call) -> bool:
 
 
 def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    x_vector = f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}"
-    return "gemm_rows", *every_row(), "gemm_pixels", x_vector, "sums_rows"
+    vectors = "vectors_whole" if _has_vectors(call) else "vectors_of_words"
+    return "gemm_rows", "rows_in_order", vectors, "gemm_pixels", "sums_rows"
 
 
-def _direct_source(call: Call, op: str) -> tuple[str, ...]:
-    return op, "dot", "direct", "sums_rows", *four_bit_weights.source(call), *halves.source(call)
+def _direct_source(call: Call) -> tuple[str, ...]:
+    weights = four_bit_weights.source(call, "weights")
+    return "q8ta_linear", "dot", "direct", "sums_rows", *weights, *halves.source(call)
 
 
 def _products(op: str) -> Iterator[Kernel]:
@@ -109,7 +108,7 @@ def _products(op: str) -> Iterator[Kernel]:
     yield from share.kernels(
         Kernel(
             f"{op}.direct",
-            functools.partial(_direct_source, op=op),
+            _direct_source,
             (WIDTH_PACKED_INT8 | FLOAT,),
             WIDTH_PACKED_INT8 | FLOAT,
             wide=(*weighted.PER_CHANNEL, "weight"),

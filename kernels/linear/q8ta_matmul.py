@@ -135,13 +135,13 @@ def _constants(call: Call) -> dict[str, int]:
 def _halves_source(call: Call) -> tuple[str, ...]:
     """WGSL that reads the halves of each operand, by its dtype, and that adds their sums."""
     total = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[halves.of(call, 0) * halves.of(call, 1)]
-    found = ["halves", f"real_products={total}"]
+    found = [f"real_products={total}"]
     for i, side in enumerate("ab"):
         int16 = halves.of(call, i) == 2
         found += [
             f"{side}_zero=zero_of_{side}{'_half' if int16 else ''}",
             f"{side}_word_half={'half_of_word' if int16 else 'whole_word'}",
-            *((f"{side.upper()}Vector=RowVectorInt16", f"{side}_half=half_before_depth") if int16 else ()),
+            *((f"{side.upper()}Vector=RowVector", f"{side}_half=half_before_depth") if int16 else ()),
         ]
     return tuple(found)
 
@@ -193,7 +193,8 @@ class _Pairs(tiled.Product):
         kind = "whole" if self.has_vectors(call) else "words"
         int16 = ["int16_" if halves.of(call, i) == 2 else "" for i in range(2)]
         sides = tuple(f"{side}_vector={side}_{half}{kind}" for side, half in zip("ab", int16, strict=True))
-        return f"{tile.body}_pairs", "dot", *self.reads(call, tile), *sides
+        files = ("halves_int16",) if any(int16) else ()
+        return f"{tile.body}_pairs", *tile.source[1:], *self.reads(call, tile), *sides, *files
 
     def wide(self, call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
         return ("a", "b") if self.has_vectors(call) else ()
@@ -249,8 +250,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
 
 
 def _general_source(call: Call) -> tuple[str, ...]:
-    sums = ("Acc=RealSum", "real_acc=real_as_it_is")
-    return "q8ta_matmul", "pairs_rows", "dot", "direct", "sums_rows", _channels(call), *sums, *_halves_source(call)
+    return "q8ta_matmul", "pairs_rows", "dot", "direct", "sums_rows", _channels(call), *_halves_source(call)
 
 
 q8ta_matmul = Op(

@@ -1,7 +1,7 @@
 // A product of two activations whose rows both lie along the sum. Batch dimensions of extent 1 are broadcast. With zero
 // points, sum (a - az)(b - bz) = sum ab - az sum b - bz sum a + depth az bz. Lanes past the depth have no promised
 // value: they are cleared.
-// Uses halves, pairs_rows.
+// Uses halves_int16, pairs_rows.
 
 // A word with the byte 1 in the lanes of elements k to k + 3 that lie before `depth`.
 fn ones_before(k: u32, depth: u32) -> u32 { return 0x01010101u >> (8u * (4u - min(depth - k, 4u))); }
@@ -49,6 +49,6 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
   return real_products(ab);
 }
 
-alias RealSum = vec4<f32>;
+alias Acc = vec4<f32>;
 
-fn real_as_it_is(sum: RealSum) -> vec4<f32> { return sum; }
+fn real_acc(acc: Acc) -> vec4<f32> { return acc; }

@@ -56,7 +56,7 @@ def packed(order: Callable[[Call, Array], Array], columns: int) -> Callable[[Cal
 
 
 def params(call: Call) -> Params:
-    """The uniform fields of kernels/product/weights.wgsl: the number of vectors with factors, and of groups."""
+    """The uniform fields of kernels/product/weights_4.wgsl: the number of vectors with factors, and of groups."""
     if not is_grouped(call):
         return {}
     outputs, groups, _ = call.inputs[1].shape
@@ -64,40 +64,16 @@ def params(call: Call) -> Params:
 
 
 def constants(call: Call, columns: int) -> dict[str, int]:
-    """The constants of kernels/product/weights.wgsl, for rows of `columns` vectors."""
+    """The constants of kernels/product/weights_4.wgsl, for rows of `columns` vectors."""
     return {"COLUMNS": columns, "GROUP_VECTORS": group_of(call.inputs[1].shape) // 16} if is_grouped(call) else {}
 
 
 def unit_parts(call: Call) -> int:
-    """The number of int8 that a weight becomes on matrix units (kernels/product/unit_weights.wgsl)."""
+    """The number of int8 that a weight becomes on matrix units (kernels/product/unit_weights_4.wgsl)."""
     return 2 if is_grouped(call) else 1
 
 
-def source(call: Call) -> tuple[str, ...]:
-    """WGSL to read a weight of 4 bits; none for int8."""
-    return (
-        (
-            "weights",
-            "load_w=load_w4",
-            "weight_factor=weight_factor4",
-            "add_products=add_group",
-            "add_sum=add_sum_of_group",
-        )
-        if is_grouped(call)
-        else ()
-    )
-
-
-_UNITS = (
-    "unit_weights",
-    "UnitWeights=UnitWeights4",
-    "unit_weights=unit_weights4",
-    "unit_column=unit_column4",
-    "unit_vector=unit_vector4",
-    "unit_sum=unit_sum4",
-)
-
-
-def unit_source(call: Call) -> tuple[str, ...]:
-    """The same for matrix units."""
-    return _UNITS if is_grouped(call) else ()
+def source(call: Call, stem: str) -> tuple[str, ...]:
+    """The WGSL that reads a weight of 8 or 4 bits: `stem` is 'weights', or that of a body that reads them in another
+    way."""
+    return (f"{stem}_{4 if is_grouped(call) else 8}",)

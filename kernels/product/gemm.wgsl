@@ -6,10 +6,21 @@
 // Weights are in order (column tile, k, column in tile), so that those of a step are contiguous. Column (4q + j) *
 // THREADS_N + t of a tile is channel j of quad q * THREADS_N + t.
 // Rows may be divided into phases: blocks of whole tiles that have their own weights, start values and length of k.
-// Linked: the constants in capitals; row_of, k_offset_of, load_x, phase_of, steps_of and pixel_of (gemm_rows,
-// gemm_window); start_quad, channel_quad, quad_value and store_value (quad and the stages of an epilogue); load_w,
-// weight_factor, add_products (weights).
-// Uses halves, weights.
+// Open:
+//   THREADS_M, THREADS_N, ROWS, QUADS, STEP, SPLIT, HALVES: the tile
+//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed
+//   RowVector: halves_int8, halves_int16
+//   row_of(m: u32) -> Row: rows_in_order, rows_with_strides, gemm_window, gemm_window_image, gemm_window_transposed
+//   k_offset_of(k: u32) -> KOffset, load_x(row: Row, k_offset: KOffset) -> RowVector: gemm_rows, window_vectors,
+//     window_words, window_bytes, gemm_window_image, gemm_window_transposed
+//   phase_of(m: u32) -> u32, steps_of(phase: u32) -> u32, pixel_of(m: u32) -> u32: gemm_pixels, gemm_window_transposed
+//   half_vector(v: RowVector, half: u32) -> vec4<u32>, start_half(quad: u32, half: u32) -> vec4<i32>,
+//     acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc, real_acc(acc: Acc) -> vec4<f32>: halves_int8, halves_int16
+//   load_w(at: u32) -> vec4<u32>, weight_factor(quad: u32, k: u32) -> vec4<i32>, add_products(acc: vec4<i32>,
+//     a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32>, factor: vec4<i32>) -> vec4<i32>:
+//     weights_8, weights_4
+//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
+// Uses quad, stages.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;
@@ -172,14 +183,4 @@ fn main(@builtin(local_invocation_index) local: u32,
     }
     store_quad(acc_of(sum, last), channel_quad(quad), m, quad);
   }
-}
-
-// The sums are in the order in which a packed dot product with an accumulator computes them.
-fn dot_quad(acc: vec4<i32>, a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32>) -> vec4<i32> {
-  var sum = acc;
-  sum += vec4<i32>(dot4(a.x, b0.x), dot4(a.x, b1.x), dot4(a.x, b2.x), dot4(a.x, b3.x));
-  sum += vec4<i32>(dot4(a.y, b0.y), dot4(a.y, b1.y), dot4(a.y, b2.y), dot4(a.y, b3.y));
-  sum += vec4<i32>(dot4(a.z, b0.z), dot4(a.z, b1.z), dot4(a.z, b2.z), dot4(a.z, b3.z));
-  sum += vec4<i32>(dot4(a.w, b0.w), dot4(a.w, b1.w), dot4(a.w, b2.w), dot4(a.w, b3.w));
-  return sum;
 }

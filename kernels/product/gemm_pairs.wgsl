@@ -5,54 +5,38 @@
 // issued before the products of this one. Past the depth both operands count as 0.
 // The thread that loads a row also sums its elements, which is needed for the zero points. A row of int16 is two rows
 // of int8, of its high and of its low halves (HALVES_A, HALVES_B).
-// Linked: the constants in capitals; a_vector and b_vector; the stages of an epilogue.
-// Uses gemm.
+// Open:
+//   THREADS_M, THREADS_N, ROWS, QUADS, STEP, HALVES_A, HALVES_B: the tile
+//   a_vector(row: u32, k: u32) -> AVector, b_vector(row: u32, k: u32) -> BVector, a_zero(half: u32) -> i32,
+//     b_zero(half: u32) -> i32, real_products(sums: Products) -> vec4<f32>: functions of pairs_rows
+//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
+// Uses gemm, pairs_rows, quad, stages.
 
 const THREADS = THREADS_M * THREADS_N;
 const TILE_M = THREADS_M * ROWS;
 const TILE_N = THREADS_N * QUADS * 4u;
-// Rows and columns of the result that a workgroup makes.
-const RESULT_M = TILE_M / HALVES_A;
-const RESULT_N = TILE_N / HALVES_B;
 const OWN_ROWS = ROWS / HALVES_A;
 const OWN_QUADS = QUADS / HALVES_B;
-const LOADS_A = STEP * RESULT_M / THREADS;
-const LOADS_B = STEP * RESULT_N / THREADS;
 
 var<workgroup> a_tile: array<array<array<vec4<u32>, THREADS_M>, ROWS>, STEP>;
 var<workgroup> b_tile: array<array<array<vec4<u32>, THREADS_N>, QUADS * 4u>, STEP>;
-var<workgroup> a_sums: array<array<i32, STEP>, TILE_M>;
-var<workgroup> b_sums: array<array<i32, STEP>, TILE_N>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) t: u32,
         @builtin(workgroup_id) group: vec3<u32>,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let rows = params.y_dims.z;
-  let columns = params.y_dims.w;
-  let column_tiles = (columns + RESULT_N - 1u) / RESULT_N;
-  let row_tiles = (rows + RESULT_M - 1u) / RESULT_M;
-  let index = group.y * groups.x + group.x;
-  let batch = index / (row_tiles * column_tiles);
-  if (batch >= params.y_dims.x * params.y_dims.y) { return; }
-  let first_m = index / column_tiles % row_tiles * RESULT_M;
-  let first_n = index % column_tiles * RESULT_N;
-  let row_words = quads(params.a_dims.w);
+  let tile = tile_of(group.y * groups.x + group.x);
+  if (tile.batch >= params.y_dims.x * params.y_dims.y) { return; }
   let tm = t / THREADS_N;
   let tn = t % THREADS_N;
 
   let k_lane = t % STEP;
   let lane_row = t / STEP;
   var a_rows: array<u32, LOADS_A>;
-  for (var i = 0u; i < LOADS_A; i++) {
-    let m = min(first_m + lane_row + i * (THREADS / STEP), rows - 1u);
-    a_rows[i] = matrix_of(batch, params.a_dims) + m * row_words;
-  }
+  for (var i = 0u; i < LOADS_A; i++) { a_rows[i] = row_of_a(tile.batch, tile.m + lane_row + i * (THREADS / STEP)); }
   var b_rows: array<u32, LOADS_B>;
-  for (var i = 0u; i < LOADS_B; i++) {
-    let n = min(first_n + lane_row + i * (THREADS / STEP), columns - 1u);
-    b_rows[i] = matrix_of(batch, params.b_dims) + n * row_words;
-  }
+  for (var i = 0u; i < LOADS_B; i++) { b_rows[i] = row_of_b(tile.batch, tile.n + lane_row + i * (THREADS / STEP)); }
   var next_a: array<AVector, LOADS_A>;
   var next_b: array<BVector, LOADS_B>;
   for (var i = 0u; i < LOADS_A; i++) { next_a[i] = a_vector(a_rows[i], k_lane); }
@@ -107,14 +91,9 @@ fn main(@builtin(local_invocation_index) t: u32,
   workgroupBarrier();
   // Two loops with small bodies, which compilers unroll: see kernels/epilogue/quad.wgsl.
   for (var q = 0u; q < OWN_QUADS; q++) {
-    let quad = first_n / 4u + q * THREADS_N + tn;
+    let quad = tile.n / 4u + q * THREADS_N + tn;
     var of_columns: array<vec4<i32>, HALVES_B>;
-    for (var h = 0u; h < HALVES_B; h++) {
-      let column = h * RESULT_N + (q * THREADS_N + tn) * 4u;
-      of_columns[h] = vec4<i32>(
-        sum_of_row(b_sums[column]), sum_of_row(b_sums[column + 1u]),
-        sum_of_row(b_sums[column + 2u]), sum_of_row(b_sums[column + 3u]));
-    }
+    for (var h = 0u; h < HALVES_B; h++) { of_columns[h] = sums_of_columns(h * RESULT_N + (q * THREADS_N + tn) * 4u); }
     let channel = channel_quad(quad);
     for (var i = 0u; i < OWN_ROWS; i++) {
       var sums: Products;
@@ -125,16 +104,16 @@ fn main(@builtin(local_invocation_index) t: u32,
         let of_row = sum_of_row(a_sums[ha * RESULT_M + tm + i * THREADS_M]);
         sums[p] = without_zeros(ab, of_row, of_columns[hb], a_zero(ha), b_zero(hb));
       }
-      let residual = residual_of(batch * rows + first_m + tm + i * THREADS_M, quad);
+      let residual = residual_of(tile.batch * rows + tile.m + tm + i * THREADS_M, quad);
       acc[i * QUADS + q] = quad_value(real_products(sums), channel, residual);
     }
   }
   for (var q = 0u; q < OWN_QUADS; q++) {
-    let quad = first_n / 4u + q * THREADS_N + tn;
+    let quad = tile.n / 4u + q * THREADS_N + tn;
     let offsets = quad_offsets(quad);
     for (var i = 0u; i < OWN_ROWS; i++) {
-      let m = first_m + tm + i * THREADS_M;
-      if (m < rows && quad < params.quads) { store_value(acc[i * QUADS + q], batch * rows + m, quad, offsets); }
+      let m = tile.m + tm + i * THREADS_M;
+      if (m < rows && quad < params.quads) { store_value(acc[i * QUADS + q], tile.batch * rows + m, quad, offsets); }
     }
   }
 }

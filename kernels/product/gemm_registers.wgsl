@@ -1,9 +1,26 @@
 // The matrix product of gemm.wgsl for software adapters, where workgroup memory is no faster than a buffer. Each thread
 // makes ROWS neighbouring rows x QUADS channel quads, a multiple of four, in registers, and reads x and the weights
 // itself. The threads of a workgroup lie along the rows, so that they read the same weights.
-// For q8ta_wgpu/program/unroll.py all loops except those over k and over turns have constant bounds. Linked: as for
-// gemm.wgsl, with STEP, SPLIT and THREADS_N 1.
-// Uses halves, weights.
+// For q8ta_wgpu/program/unroll.py all loops except those over k and over turns have constant bounds.
+// Open:
+//   THREADS_M, ROWS, QUADS, HALVES: the tile
+//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed
+//   RowVector: halves_int8, halves_int16
+//   row_of(m: u32) -> Row: rows_in_order, rows_with_strides, gemm_window, gemm_window_image, gemm_window_transposed
+//   k_offset_of(k: u32) -> KOffset,
+//     k_offset_from(found: KOffset, k: u32) -> KOffset, k_offset_after(k_offset: KOffset) -> KOffset,
+//     load_x(row: Row, k_offset: KOffset) -> RowVector: gemm_rows, window_vectors, window_words,
+//     window_bytes, gemm_window_image, gemm_window_transposed
+//   phase_of(m: u32) -> u32, steps_of(phase: u32) -> u32, pixel_of(m: u32) -> u32: gemm_pixels, gemm_window_transposed
+//   half_vector(v: RowVector, half: u32) -> vec4<u32>, acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc,
+//     real_acc(acc: Acc) -> vec4<f32>: halves_int8, halves_int16
+//   weight_factor(quad: u32, k: u32) -> vec4<i32>, add_sum(acc: vec4<i32>, sum: vec4<i32>, factor: vec4<i32>) -> vec4<i32>:
+//     weights_8, weights_4
+//   TURNS, WORDS, held_weights(at: u32, local: u32) -> vec4<u32>, weight_of(held: vec4<u32>, at: u32, i: u32) -> vec4<u32>,
+//     held_channels(quad: u32, start: u32) -> Held, start_of(held: Held, start: u32, i: u32, half: u32) -> vec4<i32>,
+//     channel_of(held: Held, quad: u32, i: u32) -> Channel: exchange_by_loads, exchange_by_shuffles
+//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
+// Uses quad, stages.
 
 // On CPUs it is fastest to read any word where a tap is outside of the image, and to ignore it: bounds are checked.
 const BRANCHES = false;
@@ -12,44 +29,9 @@ const OWN = ROWS / HALVES;
 const HELD = QUADS / 2u;
 const VECTORS = QUADS / 4u;
 
-// The number of turns in which the four words of a vector of k are multiplied. Linked: TURNS, and WORDS, the words of a
-// turn. The code of all four words at once does not fit a processor's instruction caches, so a turn for each word is
-// faster if words need no loads of their own. unroll.py only unrolls loops whose bounds are numbers, and FOUR_TURNS is
-// a conversion: its loop remains.
-const ONE_TURN = 1u;
-const FOUR_TURNS = u32(4);
-const ONE_WORD = 1u;
-const FOUR_WORDS = 4u;
-
 // Rows are loaded at once, or one after the other where a load is long, since lavapipe compiles as many copies of it.
-// Linked: LOADS.
-const AT_ONCE = OWN;
+const LOADS = OWN;
 const ONE_BY_ONE = u32(OWN);
-
-// Lavapipe loads separately for each thread, also where all threads load the same. If eight threads are a subgroup,
-// each loads an eighth of the weights of a step, and they exchange them. Linked: held_weights and weight_of; `at` is
-// the first vector of a step.
-fn weights_held(at: u32, local: u32) -> vec4<u32> { return load_w(at + local); }
-fn weight_shuffled(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return subgroupShuffle(held, i % 8u); }
-
-fn no_weights(at: u32, local: u32) -> vec4<u32> { return vec4<u32>(); }
-fn weight_read(held: vec4<u32>, at: u32, i: u32) -> vec4<u32> { return load_w(at + i); }
-
-// The same for the numbers of channels: each thread loads those of one quad, and gets those of quad i from thread i.
-struct Held { start: array<vec4<i32>, HALVES>, channel: Channel }
-
-fn channels_held(quad: u32, start: u32) -> Held {
-  var held = Held(array<vec4<i32>, HALVES>(), channel_quad(quad));
-  for (var h = 0u; h < HALVES; h++) { held.start[h] = start_half(start, h); }
-  return held;
-}
-
-fn start_shuffled(held: Held, start: u32, i: u32, half: u32) -> vec4<i32> { return subgroupShuffle(held.start[half], i); }
-fn channel_shuffled(held: Held, quad: u32, i: u32) -> Channel { return channel_from(held.channel, i); }
-
-fn no_channels(quad: u32, start: u32) -> Held { return Held(); }
-fn start_read(held: Held, start: u32, i: u32, half: u32) -> vec4<i32> { return start_half(start + i, half); }
-fn channel_read(held: Held, quad: u32, i: u32) -> Channel { return channel_quad(quad + i); }
 
 @compute @workgroup_size(THREADS_M)
 fn main(@builtin(local_invocation_index) local: u32,

@@ -15,8 +15,22 @@
 // Residuals and addends are read before the loop over k if EARLY is 1, else after it (gemm.reads_residual_early).
 // Weights are in order (column tile, step, channel, vector of k). Rows may be divided into phases, as in gemm.wgsl.
 // A weight of 8 bits is one int8 and its channel one column of the product (PARTS = 1). A weight of 4 bits becomes two
-// int8 when a step is stored to workgroup memory, and its channel two columns (PARTS = 2): unit_weights.wgsl.
-// Uses halves, subgroup_matrix, unit_weights.
+// int8 when a step is stored to workgroup memory, and its channel two columns (PARTS = 2).
+// Open:
+//   UNIT_M, UNIT_N, LANES, SUBGROUPS_M, SUBGROUPS_N, FRAGMENTS_M, FRAGMENTS_N, STEP, HALVES, PARTS, EARLY: the tile
+//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed
+//   RowVector: halves_int8, halves_int16
+//   row_of(m: u32) -> Row: rows_in_order, rows_with_strides, gemm_window, gemm_window_image, gemm_window_transposed
+//   k_offset_of(k: u32) -> KOffset, load_x(row: Row, k_offset: KOffset) -> RowVector: gemm_rows, window_vectors,
+//     window_words, window_bytes, gemm_window_image, gemm_window_transposed
+//   phase_of(m: u32) -> u32, steps_of(phase: u32) -> u32, pixel_of(m: u32) -> u32: gemm_pixels, gemm_window_transposed
+//   half_vector(v: RowVector, half: u32) -> vec4<u32>, start_half(quad: u32, half: u32) -> vec4<i32>,
+//     acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc, real_acc(acc: Acc) -> vec4<f32>: halves_int8, halves_int16
+//   UnitWeights, unit_weights(at: u32, channel: u32, k: u32) -> UnitWeights, unit_column(channel: u32, part: u32) -> u32,
+//     unit_vector(w: UnitWeights, part: u32, v: u32) -> vec4<u32>, unit_sum(at: u32) -> vec4<i32>:
+//     unit_weights_8, unit_weights_4
+//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
+// Uses quad, stages, subgroup_matrix.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.
 const BRANCHES = true;

@@ -1,14 +1,14 @@
 // The product of gemm_pairs.wgsl, of two activations, on int8 matrix units as in gemm_units.wgsl. The thread that loads
 // a row also sums its elements, which is needed for the zero points. For int16, UNIT_M rows of high halves are followed
 // by the low halves of the same rows.
-// Uses subgroup_matrix.
+// Open:
+//   UNIT_M, UNIT_N, LANES, SUBGROUPS_M, SUBGROUPS_N, FRAGMENTS_M, FRAGMENTS_N, STEP, HALVES_A, HALVES_B: the tile
+//   a_vector(row: u32, k: u32) -> AVector, b_vector(row: u32, k: u32) -> BVector, a_zero(half: u32) -> i32,
+//     b_zero(half: u32) -> i32, real_products(sums: Products) -> vec4<f32>: functions of pairs_rows
+//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
+// Uses pairs_rows, quad, stages, subgroup_matrix.
 
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;
-// Rows and columns of the result that a workgroup makes.
-const RESULT_M = TILE_M / HALVES_A;
-const RESULT_N = TILE_N / HALVES_B;
-const LOADS_A = STEP * RESULT_M / THREADS;
-const LOADS_B = STEP * RESULT_N / THREADS;
 // UNIT_QUADS: column quads of a matrix. QUADS: those of a subgroup's result. SUMS_ROW: vectors in a row of its sums, a
 // vector for each quad and two of padding.
 const UNIT_QUADS = UNIT_N / 4u;
@@ -18,23 +18,14 @@ const ROWS_AT_ONCE = LANES / QUADS;
 const ROUNDS = UNIT_M / ROWS_AT_ONCE;
 
 var<workgroup> staged: array<vec4<u32>, max((TILE_M + TILE_N) * ROW, SUBGROUPS_M * SUBGROUPS_N * UNIT_M * SUMS_ROW)>;
-var<workgroup> a_sums: array<array<i32, STEP>, TILE_M>;
-var<workgroup> b_sums: array<array<i32, STEP>, TILE_N>;
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(local_invocation_index) local: u32,
         @builtin(workgroup_id) group: vec3<u32>,
         @builtin(num_workgroups) groups: vec3<u32>) {
   let all_rows = params.y_dims.z;
-  let columns = params.y_dims.w;
-  let column_tiles = (columns + RESULT_N - 1u) / RESULT_N;
-  let row_tiles = (all_rows + RESULT_M - 1u) / RESULT_M;
-  let index = group.y * groups.x + group.x;
-  let batch = index / (row_tiles * column_tiles);
-  if (batch >= params.y_dims.x * params.y_dims.y) { return; }
-  let first_m = index / column_tiles % row_tiles * RESULT_M;
-  let first_n = index % column_tiles * RESULT_N;
-  let row_words = quads(params.a_dims.w);
+  let tile = tile_of(group.y * groups.x + group.x);
+  if (tile.batch >= params.y_dims.x * params.y_dims.y) { return; }
   let subgroup = local / LANES;
   let lane = local % LANES;
   let first_row = subgroup / SUBGROUPS_N * (UNIT_M * FRAGMENTS_M);
@@ -44,16 +35,10 @@ fn main(@builtin(local_invocation_index) local: u32,
   let lane_of_rows = local / STEP;
   let a_staged = lane_of_rows / UNIT_M * (UNIT_M * HALVES_A) + lane_of_rows % UNIT_M;
   let b_staged = TILE_M + lane_of_rows / UNIT_N * (UNIT_N * HALVES_B) + lane_of_rows % UNIT_N;
-  let a_first = matrix_of(batch, params.a_dims);
-  let b_first = matrix_of(batch, params.b_dims);
   var a_rows: array<u32, LOADS_A>;
-  for (var i = 0u; i < LOADS_A; i++) {
-    a_rows[i] = a_first + min(first_m + lane_of_rows + i * (THREADS / STEP), all_rows - 1u) * row_words;
-  }
+  for (var i = 0u; i < LOADS_A; i++) { a_rows[i] = row_of_a(tile.batch, tile.m + lane_of_rows + i * (THREADS / STEP)); }
   var b_rows: array<u32, LOADS_B>;
-  for (var i = 0u; i < LOADS_B; i++) {
-    b_rows[i] = b_first + min(first_n + lane_of_rows + i * (THREADS / STEP), columns - 1u) * row_words;
-  }
+  for (var i = 0u; i < LOADS_B; i++) { b_rows[i] = row_of_b(tile.batch, tile.n + lane_of_rows + i * (THREADS / STEP)); }
   var next_a: array<AVector, LOADS_A>;
   var next_b: array<BVector, LOADS_B>;
   for (var i = 0u; i < LOADS_A; i++) { next_a[i] = a_vector(a_rows[i], k_lane); }
@@ -112,15 +97,11 @@ fn main(@builtin(local_invocation_index) local: u32,
   let lane_row = lane / QUADS;
   let staged_quad = lane_quad / UNIT_QUADS * (UNIT_QUADS * HALVES_B) + lane_quad % UNIT_QUADS;
   let column = first_column / HALVES_B + lane_quad * 4u;
-  let quad = first_n / 4u + column / 4u;
+  let quad = tile.n / 4u + column / 4u;
   let channel = channel_quad(quad);
   let offsets = quad_offsets(quad);
   var of_columns: array<vec4<i32>, HALVES_B>;
-  for (var h = 0u; h < HALVES_B; h++) {
-    let at = h * RESULT_N + column;
-    of_columns[h] = vec4<i32>(sum_of_row(b_sums[at]), sum_of_row(b_sums[at + 1u]),
-                              sum_of_row(b_sums[at + 2u]), sum_of_row(b_sums[at + 3u]));
-  }
+  for (var h = 0u; h < HALVES_B; h++) { of_columns[h] = sums_of_columns(h * RESULT_N + column); }
   // This is one loop over matrices: with an inner loop over halves, the sums leave registers (int8 on an H200: 16 -> 27
   // us).
   var products: array<Products, ROUNDS>;
@@ -130,9 +111,9 @@ fn main(@builtin(local_invocation_index) local: u32,
     var residual: array<ResidualWord, ROUNDS>;
     var addend: array<u32, ROUNDS>;
     for (var e = 0u; e < ROUNDS; e++) {
-      let m = min(first_m + own_row + e * ROWS_AT_ONCE, all_rows - 1u);
-      residual[e] = residual_of(batch * all_rows + m, min(quad, params.quads - 1u));
-      addend[e] = addend_of(batch * all_rows + m, min(quad, params.quads - 1u));
+      let m = min(tile.m + own_row + e * ROWS_AT_ONCE, all_rows - 1u);
+      residual[e] = residual_of(tile.batch * all_rows + m, min(quad, params.quads - 1u));
+      addend[e] = addend_of(tile.batch * all_rows + m, min(quad, params.quads - 1u));
     }
     for (var j = 0u; j < FRAGMENTS_N; j++) {
       subgroupMatrixStore<row_major>(&staged, own + j * UNIT_QUADS, sums[f][j], SUMS_ROW);
@@ -147,8 +128,8 @@ fn main(@builtin(local_invocation_index) local: u32,
       }
       if (half == HALVES_A - 1u) {
         let value = after_rounding(quad_value(real_products(products[e]), channel, residual[e]), addend[e]);
-        let m = first_m + own_row + e * ROWS_AT_ONCE;
-        if (m < all_rows && quad < params.quads) { store_result(value, batch * all_rows + m, quad, offsets); }
+        let m = tile.m + own_row + e * ROWS_AT_ONCE;
+        if (m < all_rows && quad < params.quads) { store_result(value, tile.batch * all_rows + m, quad, offsets); }
       }
     }
     workgroupBarrier();

@@ -66,14 +66,12 @@ def kernels(
         }
 
     def source(call: Call) -> tuple[str, ...]:
-        of_bits = ("Turn=Turn4", "turn_of=turn_of_bits", "add_turn=add_turn_of_bits")
-        bits = of_bits if four_bit_weights.is_grouped(call) else ()
         return (
             "gemv",
             "dot",
-            f"x_vector={'whole_vector' if has_vectors(call) else 'vector_of_words'}",
+            "vectors_whole" if has_vectors(call) else "vectors_of_words",
             sums,
-            *bits,
+            *four_bit_weights.source(call, "gemv_weights"),
             *halves.source(call),
         )
 

@@ -1,4 +1,4 @@
-"""Products of int16 rows as products of int8 rows: kernels/product/halves.wgsl.
+"""Products of int16 rows as products of int8 rows: kernels/product/halves_int16.wgsl.
 
 A row of int16 is split into a row of high halves and a row of low halves. Their sums are added before they are rounded.
 
@@ -14,30 +14,6 @@ import numpy as np
 from q8ta_wgpu.ir.graph import INT16X4, Call
 from q8ta_wgpu.ir.kernel import Params
 
-_INT16 = (
-    "halves",
-    "RowVector=RowVectorInt16",
-    "vector_at=int16_vector_at",
-    "vector_of=int16_vector_of",
-    "zero_word=int16_zero_word",
-    "zero_vector=int16_zero_vector",
-    "zeros_where=int16_zeros_where",
-    "half_vector=half_of_int16",
-    "first_lane=int16_first_lane",
-    "word_of=int16_word_of",
-    "Acc=Halves",
-    "acc_of=halves_of",
-    "real_acc=real_halves",
-    "merge=merge_halves",
-    "start_half=start_of_int16",
-    "start_acc=start_of_halves",
-    "add_words=add_halves",
-    "add_lanes=add_int16_lanes",
-)
-
-IN_ONE = ("halves", "start_quad=start_in_one", "zero_word=int16_zero_word")
-"""WGSL where one accumulator has room for sums of int16."""
-
 
 def of(call: Call, operand: int = 0) -> int:
     """The number of int8 rows for a row of a call's operand: 2 for int16, else 1."""
@@ -50,7 +26,7 @@ def zeros(zero: int) -> tuple[int, int]:
 
 
 def params(call: Call) -> Params:
-    """The uniform fields of kernels/product/halves.wgsl."""
+    """The uniform fields of kernels/product/halves_int16.wgsl."""
     if of(call) == 1:
         return {}
     high, low = zeros(call.zeros[0])
@@ -58,5 +34,5 @@ def params(call: Call) -> Params:
 
 
 def source(call: Call) -> tuple[str, ...]:
-    """WGSL to read int16 rows; none for int8."""
-    return _INT16 if of(call) == 2 else ()
+    """The WGSL of a call's rows, and of sums of them."""
+    return ("halves_int16" if of(call) == 2 else "halves_int8",)

@@ -89,7 +89,7 @@ class Product:
             *tile.source,
             *self.reads(call, tile),
             *(("store_four=store_vector",) if _stores_vectors(tile, call) else ()),
-            *(four_bit_weights.unit_source(call) if on_units else four_bit_weights.source(call)),
+            *four_bit_weights.source(call, "unit_weights" if on_units else "weights"),
             *halves.source(call),
         )
 

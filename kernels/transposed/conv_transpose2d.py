@@ -268,8 +268,7 @@ def _loops(call: Call) -> tuple[int, int]:
 
 def _direct_source(call: Call) -> tuple[str, ...]:
     """The WGSL of the general kernel."""
-    across = ("word_across=int16_word_across",) if halves.of(call) == 2 else ()
-    return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes", *across, *halves.source(call)
+    return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes", *halves.source(call)
 
 
 q8ta_conv_transpose2d = Op(

@@ -124,8 +124,8 @@ def _has_vectors(call: Call) -> bool:
 
 
 def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    x_vector = f"x_vector={'whole_vector' if _has_vectors(call) else 'vector_of_words'}"
-    return "gemm_window_transposed", "stride_phases", x_vector, "sums_planes"
+    vectors = "vectors_whole" if _has_vectors(call) else "vectors_of_words"
+    return "gemm_window_transposed", "stride_phases", vectors, "sums_planes"
 
 
 def kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:

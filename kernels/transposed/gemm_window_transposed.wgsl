@@ -1,7 +1,6 @@
 // Rows of x for a transposed convolution: a block of params.phase_rows rows for each phase of the stride
 // (stride_phases). k runs over (phase, tap of the phase, channels), in vectors; each phase has params.phase_vectors of
 // them. Linked: x_vector (gemm_rows).
-// Uses gemm_rows, halves.
 
 struct Row { image: u32, y: u32, x: u32 }
 struct KOffset { y: u32, x: u32, vector: u32 }

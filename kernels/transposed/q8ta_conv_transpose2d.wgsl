@@ -1,7 +1,6 @@
 // Any transposed convolution: each output reads the taps of its phase (see stride_phases). Weight vectors: (channel
 // quad, tap, input quad), a word for each channel, from its group's first channel on. Start values come once for each
 // phase.
-// Uses halves.
 
 // Four input channels from the k-th four of an output channel's group on. What lies past the group meets weights of 0.
 fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> x_Word {
@@ -10,15 +9,6 @@ fn group_word(n: u32, channel: u32, k: u32, pixel: vec2<u32>) -> x_Word {
   let low = x_word(vec4<u32>(n, min(first, last), pixel));
   if (first % 4u == 0u) { return low; }
   return word_across(low, x_word(vec4<u32>(n, min(first + 4u, last), pixel)), first % 4u);
-}
-
-// Four elements across two words: those of `low` from index `first` on, 1 to 3, and the first ones of `high`.
-fn word_across(low: u32, high: u32, first: u32) -> u32 { return (low >> (8u * first)) | (high << (32u - 8u * first)); }
-
-fn int16_word_across(low: vec2<u32>, high: vec2<u32>, first: u32) -> vec2<u32> {
-  if (first == 2u) { return vec2<u32>(low.y, high.x); }
-  let from_word = select(vec3<u32>(low.y, high), vec3<u32>(low, high.x), first == 1u);
-  return (from_word.xy >> vec2<u32>(16u)) | (from_word.yz << vec2<u32>(16u));
 }
 
 // The first thread of a team adds the start value.

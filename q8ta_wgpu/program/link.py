@@ -42,33 +42,6 @@ _ELEMENT = {INT8X4: "i32", INT16X4: "i32", INT32: "i32", FLOAT32: "f32"}
 _SUFFIX = {INT8X4: "4xI8", INT16X4: "4xI16"}
 _LANE = {INT8X4: "lane", INT16X4: "lane_int16"}
 
-_EXCHANGED = (
-    "held_weights=weights_held",
-    "weight_of=weight_shuffled",
-    "held_channels=channels_held",
-    "start_of=start_shuffled",
-    "channel_of=channel_shuffled",
-    "TURNS=FOUR_TURNS",
-    "WORDS=ONE_WORD",
-    "LOADS=AT_ONCE",
-)
-_PACKED = ("dot4=dot4_packed", "EMULATES=NEVER")
-_EMULATED = ("dot4=dot4_emulated", "EMULATES=ALWAYS")
-"""Bindings of lib/dot.wgsl: by the packed instruction, or by products of bytes."""
-
-_READ = (
-    "held_weights=no_weights",
-    "weight_of=weight_read",
-    "held_channels=no_channels",
-    "start_of=start_read",
-    "channel_of=channel_read",
-    "TURNS=ONE_TURN",
-    "WORDS=FOUR_WORDS",
-    "LOADS=AT_ONCE",
-)
-"""Bindings of gemm_registers.wgsl: threads of a subgroup of eight exchange weights and the numbers of channels
-(_EXCHANGED), or each thread reads them (_READ)."""
-
 
 @dataclass(frozen=True)
 class Binding:
@@ -281,19 +254,17 @@ def _chosen(stems: Sequence[str], op: Op, call: Call, target: Target) -> tuple[s
 
     * `map`: `map_packed` or `map_float32`, by the dtype of the result; likewise other stems without a file. int32 is
       stored as float32.
-    * `dot`: the packed or the emulated dot product.
-    * `exchange`: how the threads of gemm_registers.wgsl get weights and the numbers of channels.
+    * `dot`: `dot_instruction` or `dot_emulated`, the dot product that is faster on the target.
+    * `exchange`: `exchange_by_shuffles` or `exchange_by_loads`, how the threads of gemm_registers.wgsl get weights.
     * `x`, an optional operand that the call leaves out: `no_x`.
     """
-    left_out = {operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]}
-    several = {
-        "dot": _PACKED if target.packed_dot else _EMULATED,
-        "exchange": _EXCHANGED if target.shuffles else _READ,
-    }
+    known = {operand.name: f"no_{operand.name}" for operand in op.operands[len(call.inputs) :]}
+    known["dot"] = "dot_instruction" if target.packed_dot else "dot_emulated"
+    known["exchange"] = "exchange_by_shuffles" if target.shuffles else "exchange_by_loads"
     dtype = call.output.dtype
     kinds = ("packed", "integers") if dtype in RANGES else ("integers", FLOAT32) if dtype == INT32 else (dtype,)
-    known = (left_out.get(stem, stem) for each in stems for stem in several.get(each, (each,)))
-    return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in known)
+    found = (known.get(stem, stem) for stem in stems)
+    return tuple(stem if stem in files() or "=" in stem else _file_of(stem, kinds) for stem in found)
 
 
 def _file_of(stem: str, kinds: Sequence[str]) -> str:

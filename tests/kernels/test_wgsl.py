@@ -29,7 +29,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.layout_sync import Step, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
-from q8ta_wgpu.program.wgsl_definitions import definitions, files, folders, scan
+from q8ta_wgpu.program.wgsl_definitions import definitions, files, folders, scan, uses
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.rates import unit_module
@@ -294,6 +294,47 @@ def test_scanner_refuses_what_it_does_not_know() -> None:
     for text in ("const_assert N > 1u;", "fn f() { g();"):
         with pytest.raises(LinkError):
             list(scan(text, "x"))
+
+
+OPEN = re.compile(r"^// Open:\n((?://   .*\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"(\w+)(?:(\(.*?\)) -> ([\w<>]+))?(?:, |$)")
+OPERANDS = {"params", "weight", "y", "y_quad"}
+"""What the linker declares of a call's operands and result."""
+
+
+def open_names(stem: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The open names that the head of a file lists: the signature of a function, and the files that fill it; none where
+    constants or bindings do."""
+    (block,) = OPEN.findall(files()[stem])
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for line in re.sub(r"\n//     ", " ", block).splitlines():
+        names, _, by = line.removeprefix("//   ").rpartition(": ")
+        fillers = tuple(name for name in by.split(", ") if name in files())
+        assert fillers or by in ("the tile", "the kernel", "the epilogue", "functions of pairs_rows"), line
+        found |= {
+            name: (f"fn {name}{args} -> {to}" if args else "", fillers) for name, args, to in ENTRY.findall(names)
+        }
+    return found
+
+
+@pytest.mark.parametrize("stem", [stem for stem, text in files().items() if OPEN.search(text)])
+def test_a_body_lists_its_open_names(stem: str) -> None:
+    """With who may fill them: the files of every module, which define them with the signature of the head."""
+    listed = open_names(stem)
+    own = [d for several in definitions().values() for d in several if d.file == stem]
+    library = {file for file, folder in folders().items() if folder == "lib"}
+    places = {n: {d.file for d in definitions().get(n, ())} for d in own for n in d.names if n not in OPERANDS}
+    linked = {n for n, found in places.items() if found & {stem, *uses()[stem]} or (found and found <= library)}
+    assert set(listed) == set(places) - linked
+    met: dict[str, set[str]] = {}
+    for text in modules():
+        if stem in text.splitlines()[0].split():
+            for file, name in re.findall(r"// (\w+)\.wgsl:\d+\n(?:fn|struct|alias|const) (\w+)", text):
+                met.setdefault(name, set()).add(file)
+    for name, (signature, fillers) in listed.items():
+        texts = {d.file: " ".join(d.text.split()) for d in definitions().get(name, ())}
+        assert met.get(name, set()) <= set(fillers), name
+        assert all(texts[filler].startswith(signature) for filler in fillers), name
 
 
 def test_every_definition_is_in_some_module() -> None:
