@@ -50,4 +50,4 @@ def lower(graph: Graph, target: Target) -> Graph:
     def on_target(step: Callable[[Graph, Target], None]) -> Callable[[Graph], None]:
         return lambda graph: step(graph, target)
 
-    return run_steps(graph, [(step.__name__, on_target(step)) for step in LOWERING])
+    return run_steps(graph, [(step.__name__, on_target(step)) for step in LOWERING], runnable=True)

@@ -29,8 +29,10 @@ MAX_ELEMENTS = 1 << 31
 allocated."""
 
 
-def verify(graph: Graph, stage: str = "") -> None:
-    """Raises GraphError for the first rule that `graph` breaks. `stage` names the last pass, or is RUNNABLE."""
+def verify(graph: Graph, stage: str = "", known: Graph | None = None) -> None:
+    """Raises GraphError for the first rule that `graph` breaks. `stage` names the last pass, or is RUNNABLE. Nodes that
+    are also in a `known` graph of this stage, with the same operands, are not verified once more: the weights of a
+    decoder alone took a second at every opening."""
     where = f" after {stage}" if stage not in ("", RUNNABLE) else ""
     defined = dict.fromkeys((*graph.inputs, *graph.constants))
     for name in (*graph.inputs, *graph.constants, *graph.outputs):
@@ -43,8 +45,11 @@ def verify(graph: Graph, stage: str = "") -> None:
         t = graph.types[name]
         if array.shape != t.shape or array.dtype != np.dtype(DTYPES[t.dtype]):
             raise GraphError(f"constant {name} is {array.dtype}{list(array.shape)}, its type says {t}{where}")
+    before = {id(node): node for node in known.nodes} if known else {}
     for node in graph.nodes:
-        _verify_node(graph, node, defined, where, stage == RUNNABLE)
+        _verify_order(graph, node, defined, where)
+        if not (known and id(node) in before and _same_operands(node, graph, known)):
+            _verify_node(graph, node, where, stage == RUNNABLE)
         defined[node.output] = None
     for name in graph.outputs:
         if name not in defined:
@@ -109,18 +114,32 @@ def _verify_port(graph: Graph, name: str) -> None:
 _GIVEN = {"uint8": UINT8, "bool": BOOL}
 
 
-def _verify_node(graph: Graph, node: Node, defined: dict[str, None], where: str, runnable: bool) -> None:
-    what = f"node {node.output} ({node.op}){where}" + (f", from {node.source}" if node.source else "")
-    op = OPS.get(node.op)
-    if op is None:
-        raise GraphError(f"{what}: there is no operator {node.op!r}")
+def _what(node: Node, where: str) -> str:
+    return f"node {node.output} ({node.op}){where}" + (f", from {node.source}" if node.source else "")
+
+
+def _verify_order(graph: Graph, node: Node, defined: dict[str, None], where: str) -> None:
+    if node.op not in OPS:
+        raise GraphError(f"{_what(node, where)}: there is no operator {node.op!r}")
     for name in node.inputs:
         if name not in defined:
-            raise GraphError(f"{what} reads {name}, which nothing before it writes")
+            raise GraphError(f"{_what(node, where)} reads {name}, which nothing before it writes")
     if node.output in defined:
-        raise GraphError(f"{what} writes {node.output} a second time")
+        raise GraphError(f"{_what(node, where)} writes {node.output} a second time")
     if node.output not in graph.types:
-        raise GraphError(f"{what}: its output has no type")
+        raise GraphError(f"{_what(node, where)}: its output has no type")
+
+
+def _same_operands(node: Node, graph: Graph, known: Graph) -> bool:
+    """Whether the values that a node reads and writes have the same types and constants in both graphs."""
+    return all(
+        graph.types[name] == known.types.get(name) and graph.constants.get(name) is known.constants.get(name)
+        for name in (*node.inputs, node.output)
+    )
+
+
+def _verify_node(graph: Graph, node: Node, where: str, runnable: bool) -> None:
+    what, op = _what(node, where), OPS[node.op]
     inputs, found = tuple(graph.types[name] for name in node.inputs), graph.types[node.output]
     try:
         shape, dtype = op.check(inputs, node.attrs)

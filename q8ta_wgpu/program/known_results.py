@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,9 +57,15 @@ Tile = frozenset[tuple[str, int]]
 def tile(kernel: Kernel, call: Call) -> Tile:
     """The tile of a kernel for matrix units."""
     constants, (source, _) = kernel.constants(call), kernel.linked(call)
-    return frozenset(
-        {(name, constants[name]) for name in _SHAPE if name in constants} | {(s, 0) for s in source if "units" in s}
-    )
+    shape = {(name, constants[name]) for name in _SHAPE if name in constants}
+    return frozenset({*shape, *((s, 0) for s in source if "units" in s), ("spares", _spares_threads(kernel, call))})
+
+
+def tiles(plan: Plan, target: Target) -> frozenset[Tile]:
+    """The tiles of a plan's kernels for matrix units."""
+    without = replace(target, matrix_units=())
+    steps = (step for step in plan.steps if not step.variant.kernel.runs(step.call, without))
+    return frozenset(tile(step.variant.kernel, step.call) for step in steps)
 
 
 @dataclass(frozen=True)
@@ -184,8 +191,8 @@ def _attention() -> _Case:
 def _spares_threads(kernel: Kernel, call: Call) -> bool:
     """Whether a step of k has fewer vectors of weights than the workgroup has threads."""
     constants = kernel.constants(call)
-    channels = constants["UNIT_N"] * constants["FRAGMENTS_N"] * constants["SUBGROUPS_N"]
-    return constants["STEP"] * channels < kernel.workgroup[0]
+    sizes = [constants.get(name, 0) for name in ("STEP", "UNIT_N", "FRAGMENTS_N", "SUBGROUPS_N")]
+    return 0 < math.prod(sizes) < kernel.workgroup[0]
 
 
 def unit_trials(target: Target, tiles: Collection[Tile] | None = None) -> Iterator[Trial]:

@@ -17,14 +17,14 @@ _adopted: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary
 _open_lock = ProcessLock()
 
 
-def open_device(device: Any = None, matrix_work: bool = False) -> Device:
+def open_device(device: Any = None, products: bool = False) -> Device:
     """The Device that a user's `device` argument means.
 
     Args:
         device: None (best adapter); a part of an adapter's name, backend or engine; an engine with such a part
             ('dawn:nvidia'); either with the number of one of several equal adapters ('nvidia#1'); the index of an
             adapter in `engines.listed()`; an adapter or a device of wgpu or wgpudawn; or a Device.
-        matrix_work: whether the network has large int8 products. Then Dawn is preferred where it has matrix units.
+        products: whether the network has int8 products. Then Dawn is preferred where it has matrix units.
 
     Returns:
         A device. Devices opened here are shared: the same adapter gives the same Device, unless that one was lost.
@@ -36,7 +36,7 @@ def open_device(device: Any = None, matrix_work: bool = False) -> Device:
         return device
     with _open_lock:
         if device is None or isinstance(device, str) or type(device) is int:
-            return _by_name(device, matrix_work)
+            return _by_name(device, products)
         engine = engines.engine_of(device)
         if engine is not None and not engine.is_device(device):
             return _from_adapter(engine, device, _number(engine, device))
@@ -119,9 +119,9 @@ def _fits(text: str, name: str) -> bool:
     return text in name or (wanted.isdecimal() and wanted == number and part in own)
 
 
-def _by_name(name: str | int | None, matrix_work: bool) -> Device:
+def _by_name(name: str | int | None, products: bool) -> Device:
     engine, text = _named_engine(name) if isinstance(name, str) else ("", "")
-    if name is None and matrix_work and (found := _best_with_matrix_units()):
+    if name is None and products and (found := _best_with_matrix_units()):
         return found
     names: list[str] = []
     problems: list[str] = []
@@ -130,7 +130,7 @@ def _by_name(name: str | int | None, matrix_work: bool) -> Device:
         number = names[:i].count(names[i])
         wanted = isinstance(name, str) and name and _fits(text, title(owner, names[i], number))
         if name is None or i == name or wanted:
-            if matrix_work and not engine and type(name) is not int and (found := _with_matrix_units(owner, adapter)):
+            if products and not engine and type(name) is not int and (found := _with_matrix_units(owner, adapter)):
                 return found
             try:
                 return _from_adapter(owner, adapter, number)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.runtime.engine import STORAGE
-from q8ta_wgpu.runtime.transfer import processors
 
-SMALLEST = 1 << 14
-"""Only constants of at least so many bytes are shared. Hashing a smaller one costs more than another buffer."""
+_SAMPLED = 1024
+"""Words of a constant that tell it from most others. Only where they are equal, all words are compared."""
 
-
-MANY = 16 << 20
-"""Bytes from which it takes several threads to hash constants."""
+_NONE: Array = np.empty(0, np.uint32)
 
 
 class Shared:
-    """A reference-counted buffer, freed when its last program gives it back. The caller holds `device.lock`."""
+    """A reference-counted buffer, freed when its last program gives it back. The caller holds `device.lock`.
 
-    def __init__(self, buffer: Any) -> None:
-        self.buffer, self._users = buffer, 1
+    Attributes:
+        buffer: the buffer.
+        data: the words of a constant; empty for a state.
+    """
+
+    def __init__(self, buffer: Any, data: Array = _NONE) -> None:
+        self.buffer, self.data, self._users = buffer, data, 1
 
     @property
     def used(self) -> bool:
@@ -43,19 +45,6 @@ class Shared:
             self.buffer.destroy()
 
 
-def digests(constants: Sequence[Array]) -> list[bytes]:
-    """What equal contents of constants have in common; empty for small ones. Several threads hash many bytes: a
-    decoder's 1.5 GB took 2.4 seconds in one."""
-
-    def digest(data: Array) -> bytes:
-        return hashlib.blake2b(data.data, digest_size=32).digest() if data.nbytes >= SMALLEST else b""
-
-    if sum(data.nbytes for data in constants) < MANY:
-        return list(map(digest, constants))
-    with ThreadPoolExecutor(processors(), "hashing") as pool:
-        return list(pool.map(digest, constants))
-
-
 class Constants:
     """Constants on a device, shared by content: sessions of one model, and a session's programs for inputs of other
     sizes, share their weights. The caller holds `device.lock`.
@@ -64,14 +53,17 @@ class Constants:
     """
 
     def __init__(self) -> None:
-        self._known: weakref.WeakValueDictionary[tuple[int, bytes], Shared] = weakref.WeakValueDictionary()
+        self._known: weakref.WeakValueDictionary[tuple[int, bytes, int], Shared] = weakref.WeakValueDictionary()
 
-    def take(self, wgpu_device: Any, data: Array, content: bytes) -> Shared:
-        """A buffer with these bytes, which have this digest, counted for one more program."""
-        if data.nbytes < SMALLEST:
-            return Shared(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE))
-        key = data.nbytes, content
-        if (found := self._known.get(key)) is not None and found.used:
-            return found.taken()
-        self._known[key] = shared = Shared(wgpu_device.create_buffer_with_data(data=data, usage=STORAGE))
+    def take(self, data: Array, new: Callable[[], Any]) -> Shared:
+        """The constant with these words, counted for one more program. Where there is none, it is in a `new` buffer, to
+        which the caller writes `data` before another thread can take it."""
+        sample = data[:: data.size // _SAMPLED + 1].tobytes()
+        for number in itertools.count():
+            key = data.nbytes, sample, number
+            if (found := self._known.get(key)) is None or not found.used:
+                break
+            if found.data is data or np.array_equal(found.data, data):
+                return found.taken()
+        self._known[key] = shared = Shared(new(), data)
         return shared

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import Call
-from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, MatrixUnit, Target
 from q8ta_wgpu.program import known_results
 from q8ta_wgpu.program.known_results import Tile, Trial
@@ -114,13 +112,11 @@ class Device(OpenDevice):
             matrix_units=self.engine.matrix_units(self.wgpu.adapter),
         )
 
-    def unit_trials(self, calls: Iterable[tuple[Kernel, Call]], compiling: Compiling) -> Sequence[Trial]:
-        """What matrix units must compute before these kernels are first used: a trial of each of their tiles that was
+    def unit_trials(self, tiles: Collection[Tile], compiling: Compiling) -> Sequence[Trial]:
+        """What matrix units must compute before kernels with these tiles are first used: a trial of each tile that was
         not tried yet. Their pipelines are begun."""
-        target = self.target
-        without = replace(target, matrix_units=())
-        tiles = {known_results.tile(kernel, call) for kernel, call in calls if not kernel.runs(call, without)}
-        trials = list(known_results.unit_trials(target, tiles - self._right)) if tiles - self._right else []
+        new = set(tiles) - self._right
+        trials = list(known_results.unit_trials(self.target, new)) if new else []
         for each in trials:
             if not probe.passed(self, each):
                 compiling.start(*each.shader)

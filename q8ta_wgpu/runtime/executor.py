@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.graph import DTYPES, RANGES
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
 from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
-from q8ta_wgpu.runtime.constants import Shared, digests
+from q8ta_wgpu.runtime.constants import Shared
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.device_states import States
 from q8ta_wgpu.runtime.engine import STORAGE, UNIFORM, wgpu_errors
@@ -105,13 +105,11 @@ class Executor:
         self.steps: list[Step] = []
         for dispatch in program.dispatches:
             compiling.start(program.shaders[dispatch.shader], len(dispatch.buffers))
-        contents = digests(program.constants)
         with device.lock:
             self._slots = self._made_slots(sharing)
-            for array, content in zip(program.constants, contents, strict=True):
-                self._constants.append(device.constants.take(device.wgpu, array, content))
             self._uniforms = device.wgpu.create_buffer_with_data(data=program.uniforms or bytes(16), usage=UNIFORM)
             self._made.append(self._uniforms)
+            self._take_constants()
             self._states = States(program, device, self._slots)
             if sharing is None:
                 self._states.reset()
@@ -128,8 +126,18 @@ class Executor:
             self._recorder = device.recorder(device.wgpu, self.steps, copies, not device.software, inputs)
             self._runs = RecordedRuns(self._recorder, device.lock, max(self._outputs_size, 16))
             self._loaded = True
-            # Engines keep the memory of uploads until the next submission, and some sessions never run.
-            device.wgpu.queue.submit([])
+
+    def _take_constants(self) -> None:
+        """Takes the buffers of constants, and writes those that no other program has."""
+        device, written = self.device, list[tuple[Any, Words]]()
+        for array in self.program.constants:
+
+            def new(array: Words = array) -> Any:
+                written.append((device.wgpu.create_buffer(size=array.nbytes, usage=STORAGE), array))
+                return written[-1][0]
+
+            self._constants.append(device.constants.take(array, new))
+        device.upload(written)
 
     def _buffer(self, size: int, usage: int) -> Any:
         self._made.append(self.device.wgpu.create_buffer(size=size, usage=usage))

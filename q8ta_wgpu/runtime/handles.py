@@ -6,13 +6,15 @@ reported and in how to wait.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import wgpu
+from numpy.typing import NDArray
 
 from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.recording import STAGING, Recorder, Staging
@@ -25,6 +27,10 @@ LARGE = 64 << 10
 """Inputs of at least so many bytes together are written to mapped memory, smaller ones by `write_buffer`, which copies
 once more, with one thread, to memory that is new at every call: 1 to 3 GB/s in Dawn, 10 in wgpu-native, of 25 possible
 beside an NVIDIA H100. A call of MobileNetV2 (588 KiB) took 0.65 ms by it, 0.45 by mapped memory."""
+
+PIECE = 32 << 20
+"""Bytes of mapped memory through which constants are written. Mapped memory for all 1.5 GB of a decoder's weights took
+an H100's driver and Dawn, which clears it, 1.9 of the 5.8 seconds of opening."""
 
 _SPIN = 5e-3
 """Seconds of polling before a wait blocks, on a GPU. After that the delay of blocking no longer matters."""
@@ -162,6 +168,38 @@ class HandleRecorder(Recorder):
             first += size // 4
         self._safe.wgpuBufferUnmap(upload.handle)
 
+    def upload(self, contents: Sequence[tuple[Any, NDArray[Any]]]) -> None:
+        """Writes words to buffers through two pieces of mapped memory in turns. Several threads write one of them while
+        the device copies from the other."""
+        total = sum(words.nbytes for _, words in contents)
+        if total < self.large:
+            super().upload(contents)
+            return
+        size = min(total, PIECE)
+        pieces = [
+            HandleStaging(Mapped(self.device.create_buffer(size=size, usage=_UPLOAD), self.api, self.mode))
+            for _ in range(2 if total > PIECE else 1)
+        ]
+        try:
+            for piece, parts in zip(itertools.cycle(pieces), _pieces(contents, size), strict=False):
+                self._upload(piece, parts)
+        finally:
+            for piece in pieces:
+                piece.destroy()
+
+    def _upload(self, piece: HandleStaging, parts: Sequence[tuple[Any, int, NDArray[Any]]]) -> None:
+        """Writes words to buffers, each from a byte of its buffer on, through a piece of mapped memory."""
+        self._map(piece.outputs, self.api.lib.WGPUMapMode_Write, piece.submitted)
+        memory = np.frombuffer(self._range(piece.outputs, self._safe.wgpuBufferGetMappedRange), np.uint32)
+        encoder, first = self.device.create_command_encoder(), 0
+        for buffer, offset, words in parts:
+            transfer.copy(words, memory[first : first + words.size])
+            encoder.copy_buffer_to_buffer(piece.buffer, 4 * first, buffer, offset, words.nbytes)
+            first += words.size
+        del memory
+        self._safe.wgpuBufferUnmap(piece.outputs.handle)
+        self.submit(piece, encoder.finish())
+
     def read(self, staging: Staging) -> Any:
         """Waits for a submitted run and returns its outputs, a buffer that is readable until `unmap`."""
         assert isinstance(staging, HandleStaging)
@@ -200,6 +238,23 @@ class HandleRecorder(Recorder):
         """Ends reading: the buffer may be written by the device again."""
         assert isinstance(staging, HandleStaging)
         self._safe.wgpuBufferUnmap(staging.outputs.handle)
+
+
+def _pieces(
+    contents: Sequence[tuple[Any, NDArray[Any]]], size: int
+) -> Iterator[Sequence[tuple[Any, int, NDArray[Any]]]]:
+    """Contents of buffers in parts of at most `size` bytes together: (buffer, offset in bytes, words)."""
+    parts, room = list[tuple[Any, int, NDArray[Any]]](), size
+    for buffer, words in contents:
+        first = 0
+        while first < words.size:
+            if not room:
+                yield parts
+                parts, room = [], size
+            part = words[first : first + room // 4]
+            parts.append((buffer, 4 * first, part))
+            first, room = first + part.size, room - part.nbytes
+    yield parts
 
 
 def works(form: type[Recorder], device: Any) -> bool:

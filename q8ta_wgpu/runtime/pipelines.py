@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
+
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import engines, handles
 from q8ta_wgpu.runtime.constants import Constants
@@ -104,6 +106,11 @@ class OpenDevice:
         """A bind group of buffer bindings: `{"buffer": buffer}`, or with an offset and a size."""
         entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
         return self.wgpu.create_bind_group(layout=pipeline.layout, entries=entries)
+
+    def upload(self, contents: Sequence[tuple[Any, NDArray[Any]]]) -> None:
+        """Writes words to buffers. The caller holds the lock."""
+        if contents:
+            self.recorder(self.wgpu, (), (), spins=not self.software).upload(contents)
 
     def read(self, buffer: Any, size: int) -> bytes:
         """The first `size` bytes of a buffer, after all submitted work."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import wgpu
+from numpy.typing import NDArray
 
 from q8ta_wgpu.runtime.transfer import Fill
 
@@ -131,6 +132,13 @@ class Recorder:
     def submit(self, staging: Staging, commands: Any) -> None:
         """Submits the commands that were recorded for `staging`."""
         self.device.queue.submit([commands])
+
+    def upload(self, contents: Sequence[tuple[Any, NDArray[Any]]]) -> None:
+        """Writes words to buffers, at once and for good."""
+        for buffer, words in contents:
+            self.device.queue.write_buffer(buffer, 0, words)
+        # Engines keep the memory of uploads until the next submission, and some sessions never run.
+        self.device.queue.submit([])
 
     def read(self, staging: Staging) -> Any:
         """Waits for a submitted run and returns its outputs as memory that is readable until `unmap`."""

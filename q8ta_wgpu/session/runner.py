@@ -20,13 +20,13 @@ from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.row_indices import RowIndices
-from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
 from q8ta_wgpu.passes.lower import lower
-from q8ta_wgpu.program.build import Linked, build
+from q8ta_wgpu.program.build import Linked
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.reused import Reused
-from q8ta_wgpu.session import inputs
+from q8ta_wgpu.session import inputs, programs
+from q8ta_wgpu.session.programs import Built
 from q8ta_wgpu.session.state import SessionState
 from q8ta_wgpu.session.streaming import Computed, Finished, Pending
 from q8ta_wgpu.session.timing import Timing, measured
@@ -45,11 +45,6 @@ _PRODUCTS = frozenset(
     for width in ("q8ta", "q16ta")
 )
 """Operators that matrix units can compute."""
-
-MATRIX_WORK = 1 << 25
-"""A network is opened on an engine with matrix units if one call has at least so many multiply-accumulates. ResNet-50
-at batch 1 has such calls: it takes 0.37 ms with units on an NVIDIA H200, 0.44 ms without. MobileNetV2 has none, and
-takes equally long with and without."""
 
 
 @dataclass(frozen=True)
@@ -128,20 +123,29 @@ class Runner:
         started = time.perf_counter()
         update(0, 0, "the adapter")
         self.device = device = device_for(self._model.graph, wanted)
+        self._check(device)
         opened = time.perf_counter()
         update(0, 0, "layouts and kernels")
         target = device.target
-        graph, plan = self._planned(device, target, update)
         with device.compiling() as compiling:
-            self.program = self._built(graph, target, plan, compiling.start)
-            trials = device.unit_trials([(step.variant.kernel, step.call) for step in plan.steps], compiling)
+            self._built = self._build(device, target, update, compiling.start)
+            self.program = self._built.program
+            trials = device.unit_trials(self._built.tiles, compiling)
             scheduled = time.perf_counter()
             update(0, 0, "pipelines")
-            self._check(device)  # while pipelines compile
+            try:
+                executor = Executor(self.program, device, sharing, compiling)
+            except DeviceError:
+                device.judge(trials, compiling)
+                if device.target is target:  # it is no kernel for a unit that failed
+                    raise
+                return None
             device.judge(trials, compiling)
-            executor = Executor(self.program, device, sharing, compiling) if device.target is target else None
         self.took = Opening(opened - started, scheduled - opened, time.perf_counter() - scheduled)
-        return executor
+        if device.target is target:
+            return executor
+        executor.close()
+        return None
 
     def _check(self, device: Device) -> None:
         """Raises DeviceError if the device computes other bytes than the reference, or ends loops early."""
@@ -152,27 +156,22 @@ class Runner:
             )
         device.check_loops()
 
-    def _planned(self, device: Device, target: Target, update: Update) -> tuple[Graph, Plan]:
-        """The lowered graph and its plan, by measured times if the session is tuned, else by the rules."""
-        if self._tune:
-            from q8ta_wgpu.tuning import tuner
+    def _build(self, device: Device, target: Target, update: Update, linked: Linked) -> Built:
+        """The model's program, planned by measured times if the session is tuned, else by the rules."""
+        graph, layouts = self._model.graph, self._layouts
+        notes = tuple(f"matrix unit {unit} is not used: {text}" for unit, text in device.unit_faults.items())
+        if not self._tune:
+            return programs.shared(graph, target, layouts, linked, notes)
+        from q8ta_wgpu.tuning import tuner
 
-            graph = lower(self._model.graph, replace(target, copies_windows=False))
-            self.tuning = tuner.tune(graph, device, self._layouts, update)
-            return self.tuning.graph, self.tuning.plan
-        graph = lower(self._model.graph, target)
-        return graph, sync_layouts(graph, target, self._layouts)
-
-    def _built(self, graph: Graph, target: Target, plan: Plan, linked: Linked) -> Program:
-        faults = self.device.unit_faults if self.device else {}
-        notes = tuple(f"matrix unit {unit} is not used: {text}" for unit, text in faults.items())
-        return replace(build(graph, target, plan, linked), notes=notes)
+        lowered = lower(graph, replace(target, copies_windows=False))
+        self.tuning = tuner.tune(lowered, device, layouts, update)
+        return programs.built(graph, target, (self.tuning.graph, self.tuning.plan), linked, notes)
 
     @functools.cached_property
     def program(self) -> Program:
         """The program on the device; for the reference, the program for a device with WebGPU's baseline limits."""
-        graph = lower(self._model.graph, BASELINE)
-        return build(graph, BASELINE, sync_layouts(graph, BASELINE, self._layouts))
+        return programs.shared(self._model.graph, BASELINE, self._layouts).program
 
     @property
     def name(self) -> str:
@@ -268,10 +267,9 @@ def device_for(graph: Graph, device: Any) -> Device:
     matches."""
     from q8ta_wgpu.runtime.adapters import open_device
 
-    return open_device(device, matrix_work=_has_matrix_work(graph))
+    return open_device(device, has_products(graph))
 
 
-def _has_matrix_work(graph: Graph) -> bool:
-    """Whether a graph has an int8 product large enough for matrix units."""
-    calls = (graph.call(node) for node in graph.nodes if node.op in _PRODUCTS)
-    return any(OPS[call.op].macs(call) >= MATRIX_WORK for call in calls)
+def has_products(graph: Graph) -> bool:
+    """Whether a graph has int8 or int16 products, which matrix units can compute."""
+    return any(node.op in _PRODUCTS for node in graph.nodes)

@@ -49,7 +49,7 @@ class Session:
             backend, such as 'llvmpipe' or 'opengl'; an engine, alone or with such a part, as 'dawn' or
             'wgpu-native:vulkan'; a number in `python -m q8ta_wgpu devices`; or an adapter or a device of wgpu or
             wgpudawn. Without a named engine the session uses wgpu-native. It uses Dawn where that is installed, offers
-            matrix units that compute right on this adapter, and the network has int8 products large enough for them.
+            matrix units that compute right on this adapter, and the network has int8 products.
         layouts: how memory layouts and kernels are chosen: 'optimal' for the least estimated cost, or 'greedy', the
             forward sweep of ExecuTorch's Vulkan backend, for comparison. Results are the same bytes.
         tune: whether to choose kernels and layouts by measured times (`q8ta_wgpu.tuning`) instead of estimates. Times
@@ -77,7 +77,8 @@ class Session:
     the sizes that arrive, and keeps programs for the last 8 on the device, beside the model's own. Calls of other sizes
     go on meanwhile.
 
-    Sessions on one device share the weights of a model. Calls may come from several threads; the device runs them in
+    Sessions on one device share the weights of a model, and the program too where they were made of the same Model: do
+    not write to the arrays of `model.graph` meanwhile. Calls may come from several threads; the device runs them in
     order. Use the session as a context manager, or call `close()`, to free device memory.
     """
 

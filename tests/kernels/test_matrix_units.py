@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS
 from q8ta_wgpu.kernels.product.units import NVIDIA, UNIT_TILES, UnitTile
 from q8ta_wgpu.program import known_results
-from testbed.graphs import attention, between_integers, conv, linear, product, transposed
+from testbed.graphs import attention, between_integers, conv, linear, plan_for, product, transposed
 from testbed.harness import UNITS
 
 
@@ -231,3 +231,13 @@ def test_every_kernel_for_units_has_a_trial() -> None:
     }
     few = {next(iter(tried))}
     assert {each.tile for each in known_results.unit_trials(UNITS, few)} == few
+
+
+def test_only_tiles_in_use_are_tried() -> None:
+    """Also of threads that load no weights: only where a step has so few."""
+    name = "q8ta_linear.tiled_units_64x32_deep"
+    (kernel,) = (kernel for kernel in OPS["q8ta_linear"].kernels if kernel.name == name)
+    for depth, spares in ((32, True), (400, False)):
+        used = known_results.tiles(plan_for(linear(300, depth, 128), kernel), UNITS)
+        assert [("spares", spares) in tile for tile in used] == [True]
+        assert [each.tile for each in known_results.unit_trials(UNITS, used)] == list(used)

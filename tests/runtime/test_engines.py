@@ -33,12 +33,12 @@ from q8ta_wgpu.runtime import engines, probe
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.session.runner import _has_matrix_work
+from q8ta_wgpu.session.runner import has_products
 from testbed import insides
 from testbed.devices import Listing
 from testbed.graphs import between_integers
 from testbed.harness import flat
-from testbed.small import small_input, small_model
+from testbed.small import one_node, small_input, small_model
 from testbed.standins import failing
 from tests.runtime.test_runtime import with_words
 
@@ -147,7 +147,7 @@ import sys
 sys.modules["wgpudawn"] = None
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
-from testbed.small import small_input, small_model
+from testbed.small import one_node, small_input, small_model
 with Session(small_model()) as session:
     session(small_input())
     print(session.name)
@@ -300,9 +300,8 @@ def test_a_trial_compares_bytes_and_is_remembered(right: bool, vulkan: Device, c
     assert not probe.passed(vulkan, other), "a later version may multiply other numbers"
 
 
-@pytest.mark.parametrize("dtype", [INT8X4, INT16X4])
-def test_large_products_ask_for_matrix_units(dtype: str) -> None:
-    """Of int8 and of int16; small ones do not."""
-    for rows, wanted in ((4096, True), (64, False)):
-        graph = between_integers("linear", ((rows, 256),), ((256, 256), (256,)), {}, dtype)
-        assert _has_matrix_work(graph) == wanted
+def test_products_ask_for_matrix_units() -> None:
+    """Those of int8 and of int16; networks without any do not."""
+    for dtype in (INT8X4, INT16X4):
+        assert has_products(between_integers("linear", ((64, 256),), ((256, 256), (256,)), {}, dtype))
+    assert not has_products(one_node("add", (64, 256), INT8X4, inputs=2).graph)

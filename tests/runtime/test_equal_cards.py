@@ -63,10 +63,10 @@ def test_dawn_is_taken_for_its_matrix_units(
     card.opens(nothing_open, engines.native(), 0)
     other.opens(nothing_open, dawn, 0, UNITS if usable else ())
     for name in ("vulkan", None):
-        taken = open_device(name, matrix_work=True).engine.name
+        taken = open_device(name, products=True).engine.name
         assert taken == ("dawn" if usable else "wgpu-native")
         assert open_device(name).engine.name == "wgpu-native"
-    assert open_device("wgpu-native:vulkan", matrix_work=True).engine.name == "wgpu-native"
+    assert open_device("wgpu-native:vulkan", products=True).engine.name == "wgpu-native"
 
 
 @pytest.mark.parametrize("listed", [1, 2, 3])

@@ -19,7 +19,7 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import handles
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.engine import wgpu_errors
+from q8ta_wgpu.runtime.engine import STORAGE, wgpu_errors
 from q8ta_wgpu.runtime.engines import named
 from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.runtime.pipelines import Pipeline
@@ -147,6 +147,23 @@ def test_timestamps_are_freed(fails: str, vulkan: Device, monkeypatch: pytest.Mo
     else:
         assert measured() >= 0
     assert not counting.alive
+
+
+def test_constants_larger_than_a_piece_of_mapped_memory(device: Device) -> None:
+    """Several share a piece, and one is in several of them."""
+    rng = np.random.default_rng(0)
+    contents = [
+        rng.integers(0, 1 << 32, size, np.uint32)
+        for size in (5, handles.PIECE // 4 - 3, 7, handles.PIECE // 2 + 9, 4, 1)
+    ]
+    buffers = [device.wgpu.create_buffer(size=words.nbytes, usage=STORAGE) for words in contents]
+    for count in (2, len(contents)):
+        with device.lock:
+            device.upload(list(zip(buffers, contents, strict=True))[:count])
+        for buffer, words in list(zip(buffers, contents, strict=True))[:count]:
+            assert device.read(buffer, words.nbytes) == words.tobytes()
+    for buffer in buffers:
+        buffer.destroy()
 
 
 def test_no_thread_polls_without_our_lock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

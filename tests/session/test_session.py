@@ -196,9 +196,8 @@ def test_batch_size_by_reshape(vulkan: Device) -> None:
         MODEL.reshape((0, *SHAPE[1:]))
 
 
-def test_sessions_of_one_model_share_its_weights(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_of_one_model_share_its_weights(vulkan: Device) -> None:
     """Also of other sizes; what one of them closes stays for the others, and goes with the last."""
-    monkeypatch.setattr(constants, "SMALLEST", 1)
     vulkan = insides.like(vulkan, constants=(shared := constants.Constants()))
     model, wider = MODEL, MODEL.reshape((4, *SHAPE[1:]))
     first = Session(model, vulkan)
@@ -212,6 +211,22 @@ def test_sessions_of_one_model_share_its_weights(vulkan: Device, monkeypatch: py
     for other in others:
         other.close()
     assert known and not insides.known(shared)
+
+
+def test_sessions_of_one_model_share_its_program(vulkan: Device) -> None:
+    """While one of them is open, unless the model has changed since."""
+    model = Model(MODEL.graph.copy(), MODEL.structure)
+    with Session(model, vulkan) as first, Session(model, vulkan) as second:
+        assert first.program is second.program
+        assert Session(model, vulkan, layouts="greedy").program is not first.program
+        assert Session(Model(model.graph.copy(), model.structure), vulkan).program is not first.program
+        name = next(name for name, array in model.graph.constants.items() if array.dtype == np.int8)
+        model.graph.constants[name] = -model.graph.constants[name]
+        x = small_input()
+        with Session(model, vulkan) as third:
+            assert third.program is not first.program
+            same_bytes(third(x), Session(model, "reference")(x))
+        same_bytes(second(x), Session(MODEL, "reference")(x))
 
 
 def test_no_model() -> None:
