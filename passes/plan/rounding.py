@@ -19,6 +19,7 @@ from q8ta_wgpu.ir.int8 import (
     Normalization,
     PRelu,
     Product,
+    Recurrent,
     Rowwise,
     WeightedSum,
 )
@@ -160,6 +161,9 @@ class _Planner:
             if isinstance(kind, Arithmetic | Elementwise):
                 self._read_operands(node)  # a comparison: its operands are stored, its result is bools
             return
+        if any(isinstance(kind_of(n), Recurrent) for n in call.nodes):
+            self._store_recurrent(call)
+            return
         match kind:
             case Product() if node.output in self._attention:
                 operands = self._attention[node.output]
@@ -183,6 +187,14 @@ class _Planner:
             case Moves() | Monotonic() if self.masked.values.isdisjoint(call.inputs):
                 if not self.widths.moves_input(call.outputs[0]):
                     self._share(call)
+
+    def _store_recurrent(self, call: Call) -> None:
+        """Plans the input of a recurrent layer and the hidden states of all steps. Other states stay in float32."""
+        self._read_operands(call.main, call.main.inputs[:1])
+        steps = sum(self.graph.types[n.output].numel for n in call.nodes if n.attrs.get("result") == "sequence")
+        whole = [name for name in call.outputs if self.graph.types[name].numel == steps]
+        self.found.gives.update(dict.fromkeys(whole[:1], INT8))
+        self.regions.claimed.update(node.output for node in call.nodes)
 
     def _only_float_reads(self, name: str) -> bool:
         """Whether all readers of a value were asked to stay in float32."""

@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.export.recurrent_layers import first_states
 from q8ta_wgpu.frontend.importer.importer import Imported, import_float
-from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, is_float, kind, module_paths
+from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, is_float, is_transform, kind, module_paths
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, WeightedSum
 from q8ta_wgpu.kernels import OPS
@@ -39,6 +39,7 @@ def float_program(module: GraphModule) -> FloatProgram:
         tables={name for name, node in values.items() if _is_learned_table(module, node)},
         moved={name: each for name, each in moved.items() if name in graph.constants},
         unfitted={node.output for node in graph.nodes if _has_no_bias(nodes, node.output, imported)},
+        transforms={name for name, call in imported.calls.items() if is_transform(nodes[call])},
     )
 
 

@@ -3,23 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import argument_names
 from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import DTYPES, Array, Graph, QParams
+from q8ta_wgpu.ir.graph import DTYPES, Array, Call, Graph, QParams
 from q8ta_wgpu.quantization.float_program import FloatProgram
+from q8ta_wgpu.quantization.stored import RESULT, Edge
+from q8ta_wgpu.quantization.weight_rounding import Algebra, by_reference
 
 Tensors = Sequence[Tensor]
+
+
+def _product(a: Array, b: Array) -> Array:
+    return np.asarray(torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy())
+
+
+def _cholesky(matrices: Array) -> Array:
+    return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrices)).numpy())
+
+
+def _sums(call: Call, x: Array, weight: Array) -> Array:
+    given, w = torch.from_numpy(x), torch.from_numpy(weight)
+    if call.op == "linear":
+        return np.asarray(F.linear(given, w).numpy())
+    if call.op != "conv2d":
+        return by_reference(call, x, weight)
+    top, left, bottom, right = call.attrs["padding"]
+    around = (top, left)
+    if around != (bottom, right):
+        given, around = F.pad(given, (left, right, top, bottom)), (0, 0)
+    found = F.conv2d(given, w, None, call.attrs["stride"], around, call.attrs["dilation"], call.attrs["groups"])
+    return np.asarray(found.numpy())
+
+
+ALGEBRA = Algebra(_product, _cholesky, _sums)
+"""torch's. numpy's threads keep a core busy between products, and on busy cores they make one ten times as slow."""
+
+_SIGNS = 4
+"""Vectors of random signs for each item."""
+
+_AT_ONCE = 1 << 16
+"""The number of products that are summed in float32; such sums are added up in float64."""
 
 _KEPT = 2**30
 """Most bytes of values that are kept from one run to the next."""
@@ -76,6 +111,28 @@ class TorchRunner:
         self._last = roundings
         return found
 
+    def noise_of_each(
+        self, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
+    ) -> list[float]:
+        """How much of the outputs' noise each of several groups of roundings makes, to first order.
+
+        Args:
+            roundings: of edges. All of a group happen together.
+            weights: of each item and output, how much squared errors count (`Judge.weights`).
+        """
+        groups = {edge: (i, q) for i, group in enumerate(roundings) for edge, q in group}
+        found = np.zeros(len(roundings))
+        for number, (item, own) in enumerate(zip(self._items, weights, strict=True)):
+            traced, random = Traced(self, groups), torch.Generator().manual_seed(number)
+            with torch.enable_grad():
+                results = self._results(traced.run(*item))
+                roots = [torch.from_numpy(w).sqrt().float() for w in own]
+                pairs = [(x, w) for x, w in zip(results, roots, strict=True) if x.requires_grad and w.any()]
+                for left in reversed(range(_SIGNS)):
+                    signs = [(torch.randint(0, 2, x.shape, generator=random) * 2.0 - 1.0) * w for x, w in pairs]
+                    found += traced.changes([x for x, _ in pairs], signs, left > 0) ** 2 / _SIGNS
+        return [float(x) for x in found]
+
     def _same(self, roundings: Roundings) -> set[Node]:
         """The calls whose values are those of the last run, since nothing before them is rounded in another way."""
         found, last = set[Node](), self._last
@@ -101,12 +158,15 @@ class TorchRunner:
         return self._weights[key][1]
 
     def _outputs(self, results: Any) -> list[Array]:
+        return [x.detach().cpu().numpy() for x in self._results(results)]
+
+    def _results(self, results: Any) -> list[Tensor]:
         """The outputs of the program's graph, of all that the module returned."""
         end = self.module.graph.output_node()
-        found: dict[str, Array] = {}
+        found: dict[str, Tensor] = {}
         for node, x in zip(pytree.tree_leaves(end.args[0]), pytree.tree_leaves(results), strict=True):
             if isinstance(node, Node) and isinstance(x, Tensor) and node.name in self.names:
-                found[self.names[node.name]] = x.detach().cpu().numpy()
+                found[self.names[node.name]] = x
         return [found[name] for name in self.program.graph.outputs]
 
 
@@ -183,6 +243,81 @@ class _Run(Sized):
         names = argument_names(n)
         named = dict(zip(names, args, strict=False)) | kwargs | {"bias": torch.from_numpy(bias)}
         return (), named
+
+
+class Traced(_Run):
+    """Runs a module in float, and notes how roundings would change its outputs.
+
+    Let e be the rounding error of a value, and g the gradient of the outputs multiplied by random signs. The mean of
+    (g·e)² over many signs is ‖J e‖², the squared error of the outputs to first order. (Hutchinson's estimator; "A
+    Stochastic Estimator of the Trace of the Influence Matrix", 1990.) It includes that errors of a value may share a
+    sign, as where most elements round to zero. The simpler s²/12·Σg², with steps of s, takes errors for independent.
+    """
+
+    def __init__(self, runner: TorchRunner, groups: Mapping[Edge, tuple[int, QParams]]) -> None:
+        super().__init__(runner, Roundings(runner.program, runner.program.graph))
+        self._groups, self._first = groups, list[Tensor]()
+        self._count = 1 + max((i for i, _ in groups.values()), default=-1)
+        self._changes = np.zeros(self._count)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A parameter, which gets no gradients."""
+        return super().get_attr(target, args, kwargs).detach()
+
+    def _read(self, source: Node, reader: Node) -> Any:
+        value, name = self.env[source], self._names.get(source.name, "")
+        edge = (RESULT if reader.op == "output" else reader.name), name
+        if edge not in self._groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
+            return value
+        group, q = self._groups[edge]
+        if not value.requires_grad:
+            value = value.detach().requires_grad_()
+            self._first.append(value)
+        error = rounded(value.detach(), q).sub_(value.detach())
+
+        def note(change: float) -> None:
+            self._changes[group] += change
+
+        return Noted.apply(value, note, error)  # type: ignore[no-untyped-call]
+
+    def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> Array:
+        """How the errors of each group change the outputs, multiplied by these signs and summed. `more` says whether
+        other signs will follow."""
+        self._changes = np.zeros(self._count)
+        if outputs:
+            torch.autograd.grad(outputs, self._first, signs, retain_graph=more, allow_unused=True)
+        return self._changes
+
+
+class Noted(torch.autograd.Function):
+    """Gives a value as it is. In the backward pass it notes by how much an error of the value would change the outputs,
+    to first order."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, note: Callable[[float], None], error: Tensor) -> Tensor:
+        """The value."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(error)
+        ctx.note = note
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The gradient; zeros where it is not finite, as behind a root of negative elements that a where leaves out:
+        autograd multiplies its slope, NaN, by 0."""
+        if gradient is not None:
+            if not math.isfinite(gradient.sum()):
+                gradient = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
+            (error,) = ctx.saved_tensors
+            ctx.note(_dot(gradient, error))
+        return gradient, None, None
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    """The sum of products of two tensors' elements. Slices are summed in float32 and added up in float64: a sum of many
+    float32 numbers is inexact, and one in float64 would first write all products to memory."""
+    pairs = zip(*(torch.split(x.reshape(-1), _AT_ONCE) for x in (a, b)), strict=True)
+    return sum(float(torch.dot(*pair)) for pair in pairs)
 
 
 def rounded(value: Tensor, q: QParams) -> Tensor:

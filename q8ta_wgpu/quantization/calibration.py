@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import Array, Graph, Node
-from q8ta_wgpu.ir.int8 import WeightedSum
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.reference import run
 from q8ta_wgpu.passes.plan.left_out import taken_elements
 from q8ta_wgpu.passes.plan.rounding import rounding_of
+from q8ta_wgpu.quantization.faults import ValueFaultError, rows_not_finite
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.insert import quantized
 from q8ta_wgpu.quantization.places import Place, Places
-from q8ta_wgpu.quantization.planned import planned
+from q8ta_wgpu.quantization.planned import planned, tables_of
 from q8ta_wgpu.quantization.ranges import Range, too_small
+from q8ta_wgpu.quantization.recurrent import LayerStates, layers_of
+from q8ta_wgpu.quantization.steps import multiplies_rows
 from q8ta_wgpu.quantization.stored import Choice
 from q8ta_wgpu.quantization.transforms import transforms
-from q8ta_wgpu.quantization.weight_rounding import Inputs
-from q8ta_wgpu.quantization.weights import RoundedWeights, counted_inputs
+from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs
+from q8ta_wgpu.quantization.weights import RoundedWeights, counted_inputs, is_sum
 from q8ta_wgpu.quantization.zeros import Zeros
+
+_SHORTEST_ROW = 16
+"""The fewest elements of a table's row for it to be rounded."""
+
+_NO_ARRAYS: Mapping[str, Array] = {}
 
 
 class Calibration:
@@ -32,74 +37,109 @@ class Calibration:
         program: whose graph becomes the quantized one. Values of it may stay in float32 (`in_float`).
         streams: whether residual streams are stored in 16 bits.
         fit_weights: whether weights are fitted to what their layers read, and biases corrected.
+        group: inputs that share a factor, for weights in 4 bits; 0 for weights in 8 bits.
+        by_rows: whether linears read rows that the device rounds by a scale for each.
+        algebra: computes with matrices.
 
     Attributes:
         graph: the float graph.
         values: what is stored, and who reads it.
         sums: weighted sums with weights of the network that read rounded values, by output.
-        weights: rounds the weights of these sums.
+        weights: rounds weights.
     """
 
-    def __init__(self, program: FloatProgram, streams: bool, fit_weights: bool) -> None:
-        self._streams = streams
+    def __init__(
+        self,
+        program: FloatProgram,
+        streams: bool,
+        fit_weights: bool,
+        *,
+        group: int = 0,
+        by_rows: bool = False,
+        algebra: Algebra = NUMPY,
+    ) -> None:
+        self._streams, self._by_rows = streams, by_rows
         self.graph, self.calls, self.program = program.graph, program.calls, program
-        plan = rounding_of(self.graph, program.observable, program.calls, program.moving, streams=streams)
-        calls, kept = self.calls, plan.in_float
-        reasons = {n.output: kept[calls[n.output]] for n in self.graph.nodes if calls[n.output] in kept}
+        kept = set(program.states.values())
+        plan = rounding_of(self.graph, program.observable, program.calls, program.moving, program.begins, streams, kept)
+        calls, why = self.calls, plan.in_float
+        reasons = {n.output: why[calls[n.output]] for n in self.graph.nodes if calls[n.output] in why}
         self.graph.values.leave_in_float(reasons)
-        self._places, self._taken = Places(plan), taken_elements(self.graph)
-        self._ranges: dict[Place, Range] = {root: Range() for root in self._places.roots}
+        self._places, self._taken = Places(plan, program.states), taken_elements(self.graph)
+        self._ranges: dict[Place, Range] = {root: Range(self._places.storage(root)) for root in self._places.roots}
         read = {call for call, _ in plan.reads}
-        sums = [n for n in self.graph.nodes if self._has_weight(n) and self.calls[n.output] in read]
+        sums = [n for n in self.graph.nodes if is_sum(self.graph, n) and self.calls[n.output] in read]
         self.sums = {node.output: node for node in sums}
-        fitted = [n for n in sums if fit_weights and n.output not in program.unfitted]
-        self._inputs = {n.output: counted_inputs(self.graph, n) for n in fitted}
-        self.weights = RoundedWeights(self.graph, self._inputs, program.moved)
-        known = transforms(self.graph, sums)
-        self.values = planned(self.graph, self.calls, self._places, self._ranges, known, self._taken)
+        self._layers = layers_of(self.graph, self.calls, read)
+        self.weights = RoundedWeights(program, {}, group, algebra)
+        self._read_by = {n.output: self._read(n) for n in sums}
+        self.weights.inputs = {n.output: self._counted(n) for n in sums if fit_weights and self._fits(n)}
+        known = {*transforms(self.graph, sums), *(name for name in program.transforms if name in self.sums)}
+        tables = tables_of(program, _SHORTEST_ROW, self.weights.in_groups)
+        self.values = planned(program, self._places, self._ranges, known, self._taken, tables)
+        if by_rows:
+            self.values.by_rows |= {stored for stored in self.values.stored if multiplies_rows(self.values, stored)}
 
-    def _has_weight(self, node: Node) -> bool:
-        constant = all(name in self.graph.constants for name in node.inputs[1:3])
-        return isinstance(OPS[node.op].int8, WeightedSum) and constant
+    def _fits(self, node: Node) -> bool:
+        return node.output not in self.program.unfitted and self.calls[node.output] not in self._layers
+
+    def _read(self, node: Node) -> tuple[str, int | None]:
+        """The named value that a weighted sum reads, and the dimension of extent 1 that its call adds to it, if it adds
+        one, as that of a sequence does: items may have other sizes than the graph."""
+        name, names = node.inputs[0], self.program.names
+        made = next((n for n in self.graph.nodes if n.output == name and n.op == "view"), None)
+        if made is None or name in names or made.inputs[0] not in names:
+            return name, None
+        shape, before = (self.graph.types[n].shape for n in (name, made.inputs[0]))
+        axes = [i for i in range(len(shape)) if shape[i] == 1 and (*shape[:i], *shape[i + 1 :]) == before]
+        return (made.inputs[0], axes[-1]) if axes else (name, None)
+
+    def _counted(self, node: Node) -> Inputs:
+        coarse = self.weights.in_groups(self.graph.types[node.inputs[1]].shape)
+        found = counted_inputs(self.graph, node, coarse, self.weights.algebra)
+        found.added = self._read_by[node.output][1]
+        return found
 
     def meet(self, inputs: Mapping[str, Array], item: int, known: Mapping[str, Array] | None = None) -> None:
         """Counts the values that the graph computes of one item's inputs, but for those that are known. Raises
-        InputError where one is NaN or infinite."""
-        readers: dict[str, list[Inputs]] = {}
-        for output, inputs_met in self._inputs.items():
-            readers.setdefault(self.sums[output].inputs[0], []).append(inputs_met)
+        ValueFaultError where one is NaN or infinite."""
+        readers: dict[str, list[Inputs | LayerStates]] = {}
+        for output, layer in self.weights.inputs.items():
+            readers.setdefault(self._read_by[output][0], []).append(layer)
+        for states in self._layers.values():
+            for name in states.wanted:
+                readers.setdefault(name, []).append(states)
 
         def met(name: str, array: Array) -> None:
             ranges = self._places.of_value.get(name, ())
             if (ranges or name in readers) and not np.isfinite(array).all():
-                raise InputError(
-                    f"item {item} of the calibration leads to NaN or an infinity at {name}: clean the calibration data"
-                )
+                raise ValueFaultError(name, item, rows_not_finite(array))
             for root in ranges:
                 self._ranges[root].meet(array)
-            for layer in readers.get(name, ()):
-                layer.meet(array)
+            for each in readers.get(name, ()):
+                each.meet(array) if isinstance(each, Inputs) else each.meet(name, array)
 
         zeros = Zeros(self._taken, self.graph.constants, met)
-        for name, array in {**({} if item else self.graph.constants), **inputs}.items():
+        for name, array in {**(_NO_ARRAYS if item else self.graph.constants), **inputs}.items():
             zeros.meet(name, array)
-        known = known or {}
+        known = _NO_ARRAYS if known is None else known
         run(self._needed(known), inputs, met=zeros.meet, known=known)
         for each in self._ranges.values():
             each.peaks.end_item()
 
     def check_ranges(self) -> None:
-        """Raises InputError where calibration met a value so close to zero that float32 has no scale for it."""
+        """Raises ValueFaultError where calibration met a value so close to zero that float32 has no scale for it."""
         for (_, name), met in self._ranges.items():
             if said := too_small(met.low, met.high):
-                raise InputError(f"the value {name} {said}")
+                raise ValueFaultError(name, None, said)
 
     @property
     def wanted(self) -> set[str]:
         """The values that are counted."""
-        return {*self._places.of_value, *(self.sums[output].inputs[0] for output in self._inputs)}
+        read = {self._read_by[output][0] for output in self.weights.inputs}
+        return {*self._places.of_value, *read, *(name for each in self._layers.values() for name in each.wanted)}
 
-    def _needed(self, known: Collection[str]) -> Graph:
+    def _needed(self, known: Mapping[str, Array]) -> Graph:
         """The graph of what is counted and of what it is computed from."""
         graph, needed = self.graph.copy(), self.wanted.union(*self._taken.values())
         for node in reversed(graph.nodes):
@@ -111,14 +151,16 @@ class Calibration:
     def quantized(self, chosen: Choice | None = None, sums: Mapping[str, Node] | None = None) -> Graph:
         """The graph with quantizes and dequantizes, and weights in int8, in the widths of the plan or chosen others. Of
         `sums`, if they are passed, only these have their weights rounded."""
-        return quantized(self.values, chosen or {}, self.sums if sums is None else sums, self.weights)
+        shifts = {call: states.shifts for call, states in self._layers.items()}
+        return quantized(self.values, chosen or {}, self.sums if sums is None else sums, self.weights, shifts)
 
     def quantized_like(self, program: FloatProgram, chosen: Choice | None = None) -> Graph:
         """The graph of the same program at other sizes of its inputs, quantized with the same numbers."""
-        other = Calibration(program, self._streams, fit_weights=False)
+        group = self.weights.group
+        other = Calibration(program, self._streams, fit_weights=False, group=group, by_rows=self._by_rows)
         for stored in other.values.stored:
             stored.met = self._ranges.get(stored.place, stored.met)
-        other.weights = RoundedWeights(other.graph, {}, program.moved, self.weights.found)
+        other.weights.take(self.weights)
         same = {stored.place: stored for stored in other.values.stored}
         found = {(same[s.place], role): w for (s, role), w in (chosen or {}).items() if s.place in same}
         return other.quantized(found)

@@ -79,6 +79,7 @@ class FloatProgram:
         tables: constants that are tables of learned rows.
         moved: constants that are another one's elements in another order: its name, and the moves from it.
         unfitted: weighted sums, by output, that have no place for another bias.
+        transforms: weighted sums, by output, that replaced another operator: their weights are not the network's.
     """
 
     graph: Graph
@@ -92,6 +93,7 @@ class FloatProgram:
     tables: set[str] = field(default_factory=set)
     moved: dict[str, Moved] = field(default_factory=dict)
     unfitted: set[str] = field(default_factory=set)
+    transforms: set[str] = field(default_factory=set)
 
     def leave_in_float(self, skip: Sequence[str], reason: str) -> None:
         """Notes that the named operators stay in float32. A name is an operator's, that of a value which it gives, or

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
-from q8ta_wgpu.quantization.stored import RESULT, WIDTHS, Choice, Edge, Stored, StoredValues
+from q8ta_wgpu.ir import arithmetic
+from q8ta_wgpu.ir.graph import Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.int8 import Recurrent
+from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.stored import RESULT, WIDTHS, Choice, Edge, Stored, StoredValues, Table
+from q8ta_wgpu.quantization.weights import RoundedWeights, Steps
 
-Weights = Callable[[Node], Sequence[Array]]
-"""The weight of a weighted sum in int8, its scale, zero point, and bias."""
 
-
-def quantized(values: StoredValues, chosen: Choice, sums: Mapping[str, Node], weights: Weights | None) -> Graph:
+def quantized(
+    values: StoredValues,
+    chosen: Choice,
+    sums: Mapping[str, Node],
+    weights: RoundedWeights,
+    shifts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> Graph:
     """A copy of a float graph with quantizes and dequantizes.
 
     Args:
         values: what is stored.
         chosen: widths other than the plan's.
-        sums: weighted sums with weights of the network, by output.
-        weights: rounds the weights of those that read rounded values; None leaves all weights as they are.
+        sums: weighted sums with weights of the network, by output. Weights of those that read rounded values are
+            rounded.
+        weights: rounds weights.
+        shifts: fraction bits that the states of recurrent layers have less, by call.
     """
-    return _Insertion(values, chosen, sums, weights).run()
+    return _Insertion(values, chosen, sums, weights, shifts).run()
 
 
 @dataclass
@@ -31,14 +41,19 @@ class _Insertion:
     Attributes:
         real: the names under which values are read that are rounded where they are computed.
         again: values that are rounded, by name and how.
+        by_rows: values whose rows are rounded, by name.
+        constants: those that are rounded, by name and integers.
     """
 
     values: StoredValues
     chosen: Choice
     sums: Mapping[str, Node]
-    weights: Weights | None
+    weights: RoundedWeights
+    shifts: Mapping[str, tuple[int, int]]
     real: dict[str, tuple[str, QParams]] = field(default_factory=dict)
     again: dict[tuple[str, QParams], str] = field(default_factory=dict)
+    by_rows: dict[str, str] = field(default_factory=dict)
+    constants: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph = self.values.graph.copy()
@@ -62,8 +77,11 @@ class _Insertion:
                 if not (weighted and i):
                     names[i] = self._read((call, name))
             node = replace(given, inputs=tuple(names))
-            rounds = weighted and self.weights is not None and self._is_rounded(given)
-            self.nodes.append(self._with_weight(node, given) if rounds else node)
+            if weighted and self._is_rounded(given):
+                node = self._with_weight(node, given)
+            elif isinstance(int8 := OPS[given.op].int8, Recurrent) and self._is_rounded(given):
+                node = self._recurrent(node, given, int8)
+            self.nodes.append(node)
             self._store(given.output)
         outputs = [self._read((RESULT, name)) for name in graph.outputs]
         graph.nodes, graph.outputs = self.nodes, outputs
@@ -88,9 +106,29 @@ class _Insertion:
         width = stored.width_for(edge, self.chosen)
         if width == "float32":
             return name
+        if isinstance(stored, Table):
+            return self._on_steps(name, f"{name}.rows", self.weights.table(name, width))
         q = stored.q(width)
         read, given = self.real.get(name, (name, None))
-        return read if given == q else self._rounded(read, q)
+        found = read if given == q else self._rounded(read, q)
+        return self._rows(found) if stored in self.values.by_rows and stored.roles[edge] == {"sums"} else found
+
+    def _rows(self, name: str) -> str:
+        """A value whose rows are rounded to 8 bits by scales that the device computes."""
+        if name not in self.by_rows:
+            shape = self.graph.types[name].shape
+            scale = self._emit("row_scale", (name,), TensorType((*shape[:-1], 1)), f"{name}.scale")
+            unit = arithmetic.row_unit(None)
+            rows = self._emit("quantize_rows", (name, scale), TensorType(shape, unit.dtype, unit), f"{name}.rows")
+            real = self._emit("dequantize", (rows,), TensorType(shape), f"{name}.rows")
+            self.by_rows[name] = self._emit("mul", (real, scale), TensorType(shape), f"{name}.rows")
+        return self.by_rows[name]
+
+    def _emit(self, op: str, inputs: tuple[str, ...], to: TensorType, hint: str) -> str:
+        name = self.graph.fresh(hint)
+        self.graph.types[name] = to
+        self.nodes.append(Node(op, inputs, name))
+        return name
 
     def _is_rounded(self, node: Node) -> bool:
         """Whether a weighted sum reads a rounded value."""
@@ -118,14 +156,28 @@ class _Insertion:
 
     def _with_weight(self, node: Node, given: Node) -> Node:
         """A weighted sum that reads int8 weights with a scale for each output, made of the one of the float graph."""
-        assert self.weights is not None
-        graph, names = self.graph, list(node.inputs)
-        *rounded, bias = self.weights(given)
-        hints = ("w", "scale", "zero")
-        made = [graph.add_constant(f"{node.output}.{hint}", x) for hint, x in zip(hints, rounded, strict=True)]
-        if bias is not graph.constants[names[2]]:
-            names[2] = graph.add_constant(f"{node.output}.bias", bias)
-        names[1] = graph.fresh(f"{node.output}.weight")
-        graph.types[names[1]] = graph.types[node.inputs[1]]
-        self.nodes.append(Node("dequantize_weight", tuple(made), names[1], {"axis": 0}, node.source))
+        names = list(node.inputs)
+        names[1] = self._on_steps(given.inputs[1], f"{node.output}.weight", self.weights.weight(given), node.source)
+        if (bias := self.weights.bias(given)) is not None:
+            names[2] = self.graph.add_constant(f"{node.output}.bias", bias)
         return replace(node, inputs=tuple(names))
+
+    def _recurrent(self, node: Node, given: Node, int8: Recurrent) -> Node:
+        """The steps of a recurrent layer that read a rounded projected input and int8 weights."""
+        names = list(node.inputs)
+        names[0] = self._rounded(given.inputs[0], int8.projected)
+        names[1] = self._on_steps(given.inputs[1], f"{node.output}.weight", self.weights.table(given.inputs[1], "int8"))
+        shifts = self.shifts.get(self.values.calls[given.output], node.attrs["shifts"])
+        return replace(node, inputs=tuple(names), attrs={**node.attrs, "shifts": shifts})
+
+    def _on_steps(self, name: str, hint: str, steps: Steps, source: str = "") -> str:
+        """The name of a constant that is rounded to steps of each of its outputs."""
+        graph = self.graph
+        if (known := self.constants.get((name, id(steps[0])))) is not None:
+            return known
+        made = [graph.add_constant(f"{hint}.{part}", x) for part, x in zip(("w", "scale", "zero"), steps, strict=True)]
+        real = graph.fresh(hint)
+        graph.types[real] = graph.types[name]
+        self.nodes.append(Node("dequantize_weight", tuple(made), real, {"axis": 0}, source))
+        self.constants[name, id(steps[0])] = real
+        return real

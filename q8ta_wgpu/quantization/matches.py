@@ -197,10 +197,11 @@ def few_values(network: Network) -> Iterator[Reading]:
 def _in_8_bits(network: Network) -> Iterator[Stored]:
     """The values in 8 bits, but for those that recurrent layers give: these have no others."""
     values = network.values
-    return (stored for stored in values.stored if stored.width == "int8" and not _is_recurrent(values, stored))
+    return (stored for stored in values.stored if stored.width == "int8" and not is_recurrent(values, stored))
 
 
-def _is_recurrent(values: StoredValues, stored: Stored) -> bool:
+def is_recurrent(values: StoredValues, stored: Stored) -> bool:
+    """Whether values are results of a recurrent layer, which gives no others than int8."""
     made = [moved_from(values, name) for name in stored.values]
     return any(node is not None and isinstance(OPS[node.op].int8, Recurrent) for node in made)
 
@@ -214,7 +215,7 @@ def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
     """These values for all readers but layers. Of slices of a weighted sum all are taken, or none: if one is wider than
     the others, the sum is computed in float32."""
     costs, values = network.costs, network.values
-    found = dict.fromkeys(stored for stored in read if not _is_recurrent(values, stored))
+    found = dict.fromkeys(stored for stored in read if not is_recurrent(values, stored))
     sums = {made for stored in found for made in costs.sliced(stored)}
     found |= {stored: None for stored in values.stored if not sums.isdisjoint(costs.sliced(stored))}
     every: list[Reading] = [(stored, "others") for stored in found if stored.width == "int8"]

@@ -117,18 +117,18 @@ class Judge:
         usual = iter([output.usual_noise(given) for output, given in pairs])
         return [next(usual) if part.kind == "whole" else 0.0 for part in self.parts]
 
-    def weights(self, chosen: Sequence[int]) -> list[list[Array]]:
-        """How much the squared error of each element counts: squared errors times weights add up to the mean noise of
-        the chosen parts, given by their indices.
+    def weights(self, limits: Mapping[int, float]) -> list[list[Array]]:
+        """How much the squared error of each element counts: squared errors times weights add up to the noise of some
+        parts, each relative to a limit, by the index of the part.
 
         Returns:
             For each item, for each output, an array that broadcasts to the output.
         """
         by_output = [
-            output.weights([self.parts[i].name for i in chosen if self.parts[i].output == place])
+            output.weights({self.parts[i].name: most for i, most in limits.items() if self.parts[i].output == place})
             for place, output in enumerate(self._outputs)
         ]
-        return [[np.asarray(each / len(chosen)) for each in item] for item in zip(*by_output, strict=True)]
+        return [list(item) for item in zip(*by_output, strict=True)]
 
 
 def noise(found: Sequence[Sequence[Array]], exact: Sequence[Sequence[Array]]) -> list[float]:
@@ -209,12 +209,12 @@ class _Output:
         squares = np.sort(np.concatenate([errors[self._counted(x)] for errors, x in pairs]))
         return float(squares[: len(squares) - len(squares) // 10].sum()) / max(float(self._signals[0][0]), _LEAST)
 
-    def weights(self, names: Sequence[str]) -> list[Array]:
-        """The sum of the weights of parts with these names, for each item."""
+    def weights(self, limits: Mapping[str, float]) -> list[Array]:
+        """The sum of the weights of parts, for each item, relative to limits by their names."""
         found = [np.zeros(()) for _ in self.exact]
         for way, signals in zip(self.ways, self._signals, strict=True):
-            for name in set(way.names).intersection(names):
-                found = [a + w for a, w in zip(found, way.weights(name, signals), strict=True)]
+            for name in set(way.names).intersection(limits):
+                found = [a + w / limits[name] for a, w in zip(found, way.weights(name, signals), strict=True)]
         if self.fill is not None:
             found = [w * self._counted(x) for w, x in zip(found, self.exact, strict=True)]
         return [w.reshape(()) for w in found] if self._is_scalar else found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from q8ta_wgpu.passes.plan.storage import Rounding, Shared, Storage
 
 Place = tuple[str, str]
@@ -11,11 +14,15 @@ Place = tuple[str, str]
 class Places:
     """The places where values are rounded, those that share a scale under one root.
 
+    Args:
+        plan: how values are stored.
+        states: the values that the next run reads as others were written, by these.
+
     Attributes:
         of_value: by a value's name, the roots of the places where it is rounded.
     """
 
-    def __init__(self, plan: Rounding) -> None:
+    def __init__(self, plan: Rounding, states: Mapping[str, str] = MappingProxyType({})) -> None:
         self.plan = plan
         self._first: dict[str, Place] = {}
         for place in plan.reads:
@@ -28,6 +35,10 @@ class Places:
             if isinstance(storage, Shared):
                 self._join(self._first[storage.call], place)
             self._join(alike.setdefault((place[1], self._own(place)), place), place)
+        for read, written in states.items():  # the next run reads a state at the scale at which it was written
+            for place in [p for p in plan.reads if p[1] == read and written in plan.gives]:
+                if self.storage(place) == self.storage(("", written)):
+                    self._join(("", written), place)
         self.of_value: dict[str, list[Place]] = {}
         for place in self._parent:
             roots = self.of_value.setdefault(place[1], [])

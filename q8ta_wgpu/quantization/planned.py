@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise, Product, Recurrent, WeightedSum
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.plan.storage import INT8
+from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.ranges import Range
-from q8ta_wgpu.quantization.stored import RESULT, ROLES, Edge, Role, Stored, StoredValues, readers_of
+from q8ta_wgpu.quantization.stored import RESULT, ROLES, Edge, Role, Rows, Stored, StoredValues, Table, readers_of
 
 _SUMS = (WeightedSum, Recurrent, Product)
 
 
 def planned(
-    graph: Graph,
-    calls: Mapping[str, str],
+    program: FloatProgram,
     places: Places,
     ranges: Mapping[Place, Range],
-    transforms: Collection[str] = (),
-    left_out: Collection[str] = (),
+    transforms: Collection[str],
+    left_out: Collection[str],
+    tables: Sequence[Table],
 ) -> StoredValues:
     """The values that a plan stores.
 
     Args:
-        graph: a float graph.
-        calls: the call that each node is part of, by the node's output.
+        program: the float program.
         places: of the plan.
         ranges: what calibration meets, by the roots of places.
         transforms: weighted sums, by output, whose weights are not the network's.
         left_out: values of which a `where` leaves elements out.
+        tables: of learned rows.
     """
+    graph, calls, states = program.graph, program.calls, program.states
     found = _Planned(graph, calls, places, ranges, transforms)
+    found.note_states(states)
     for stored in found.by_root.values():
         stored.zeros = not set(stored.values).isdisjoint(left_out)
     given = {name: found.by_root[places.root(("", name))] for name in places.plan.gives}
-    return StoredValues(graph, calls, list(found.by_root.values()), given, transforms)
+    return StoredValues(graph, calls, [*found.by_root.values(), *tables], given, transforms, states)
+
+
+def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequence[int]], bool]) -> list[Table]:
+    """The tables of learned rows that are rounded: of at least so many numbers in a row. Shorter rows save less than
+    three quarters, since each also has a scale.
+
+    Args:
+        program: the float program.
+        shortest: the fewest numbers in a row.
+        in_groups: whether a table of a shape has 4 bits.
+    """
+    graph, found = program.graph, dict[str, Table]()
+    for node in graph.nodes:
+        name = node.inputs[0] if node.inputs else ""
+        if node.op != "gather" or name not in program.tables or node.output in graph.in_float:
+            continue
+        shape = graph.types[name].shape
+        if len(shape) != 2 or shape[1] < shortest:
+            continue
+        table = found.setdefault(name, Table(("", name), INT8, Rows(), [name], fixed=in_groups(shape)))
+        table.roles[program.calls[node.output], name] = frozenset({"others"})
+    return list(found.values())
 
 
 class _Planned:
@@ -64,6 +90,16 @@ class _Planned:
             self._given_by.setdefault(calls[name], []).append(name)
         for name in reversed(names):
             self._add_edges(name)
+
+    def note_states(self, states: Mapping[str, str]) -> None:
+        """Lets the next run read states in all roles in which they are read as they were written."""
+        for read, written in states.items():
+            stored = self._at((RESULT, written))
+            if stored is None:
+                continue
+            roles = {role for edge, found in stored.roles.items() if edge[1] == read for role in found}
+            stored.roles[RESULT, written] = frozenset(roles or {"others"})
+            stored.moves.update([(RESULT, written)] if roles else [])
 
     def _at(self, edge: Edge) -> Stored | None:
         """What an edge reads rounded; None where it reads what is not stored."""

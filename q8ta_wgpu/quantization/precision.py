@@ -8,6 +8,7 @@ not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,12 +21,13 @@ from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
 from q8ta_wgpu.quantization.limits import SPARE, WITHIN, allowed, low_signal, wanted, worst
+from q8ta_wgpu.quantization.matches import is_recurrent
 from q8ta_wgpu.quantization.parts import Judge, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.record import record
-from q8ta_wgpu.quantization.runner import Runner
+from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
-from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Width
+from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Table, Width
 from q8ta_wgpu.quantization.weights import RoundedWeights
 
 RUNS = 40
@@ -139,7 +141,8 @@ class Precisions:
         read."""
         others = [(stored, role) for stored in self.values.stored for role in ROLES if role != "sums"]
         chosen: Choice = dict.fromkeys(others, "float32")
-        nearest = RoundedWeights(self.calibration.graph, {}, self.calibration.program.moved)
+        program, weights = self.calibration.program, self.calibration.weights
+        nearest = RoundedWeights(program, {}, weights.group, weights.algebra)
         graph = quantized(self.values, chosen, self.calibration.sums, nearest)
         return self.judge.noise(self.runner.outputs(graph))
 
@@ -175,10 +178,25 @@ class Precisions:
             for role in ROLES
             if stored.edges(role) and (stored, role) not in self._known
         ]
+        if isinstance(self.runner, TracedRunner):
+            return self._traced(self.runner, readings, wanted)
         known: Choice = dict.fromkeys(self._known, "float32")
         found = noise_of_each(readings, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
         self.predicted = {reading: min(float(np.max(noise, initial=0.0)), 1e30) for reading, noise in found.items()}
         return found
+
+    def _traced(
+        self, runner: TracedRunner, readings: Sequence[Reading], wanted: Sequence[float]
+    ) -> dict[Reading, Array]:
+        """The same by gradients. What takes steps has none: it is said to make all the noise."""
+        plain = self.noise(self._known)
+        pairs = enumerate(zip(plain, wanted, strict=True))
+        weights = self.judge.weights({i: most for i, (found, most) in pairs if found > most})
+        traced: list[Reading] = [(s, role) for s, role in readings if role != "steps" and not isinstance(s, Table)]
+        roundings = [[(edge, s.q(s.width)) for edge in s.edges(role)] for s, role in traced]
+        noise: dict[Reading, float] = dict(zip(traced, runner.noise_of_each(roundings, weights), strict=True))
+        self.predicted = {reading: min(ratio, 1e30) for reading, ratio in noise.items()}
+        return {r: np.array([noise.get(r, math.inf if r[1] == "steps" else 0.0)]) for r in readings}
 
     def _every(self, needed: Mapping[Reading, Array]) -> list[Step]:
         """All steps that may be taken, ordered by what they gain for their cost, the largest first."""
@@ -200,6 +218,10 @@ class Precisions:
         """The widths above 8 bits that a reading may have, and the share of its noise that each leaves."""
         stored, role = reading
         found: list[tuple[Width, float]] = []
+        if isinstance(stored, Table):
+            return found if stored.fixed else [("int16", 0.0)]
+        if is_recurrent(self.values, stored):
+            return found
         readers = self.values.readers_of(stored, role)
         transforms = any(node.output in self.values.transforms for node in readers)
         narrow = stored.width == "int8" and role != "steps" and not transforms

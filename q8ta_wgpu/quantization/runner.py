@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from q8ta_wgpu.ir.graph import Array, Graph
+from q8ta_wgpu.ir.graph import Array, Graph, QParams
 from q8ta_wgpu.model.reference import run
+from q8ta_wgpu.quantization.stored import Edge
 
 _KEPT = 2**29
 """Most bytes of float values that are kept, so that what no rounding changes is not computed again."""
@@ -20,6 +21,22 @@ class Runner(Protocol):
 
     def outputs(self, graph: Graph) -> list[list[Array]]:
         """The outputs of each item, of the float graph with roundings added."""
+        ...
+
+
+@runtime_checkable
+class TracedRunner(Runner, Protocol):
+    """A runner that also has gradients."""
+
+    def noise_of_each(
+        self, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
+    ) -> list[float]:
+        """How much of the outputs' noise each of several groups of roundings makes, to first order.
+
+        Args:
+            roundings: of edges. All of a group happen together.
+            weights: of each item and output, how much squared errors count (`Judge.weights`).
+        """
         ...
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from q8ta_wgpu.ir.graph import Node
 from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.quantization.stored import Choice, Reading, Stored, StoredValues, Width, is_moved
+from q8ta_wgpu.quantization.stored import Choice, Reading, Stored, StoredValues, Table, Width, is_moved
 
 MACS_A_BYTE = 8.0
 """The number of multiply-adds that take as long as moving a byte, as in kernels/product/weighted.py."""
@@ -59,6 +59,24 @@ def reads_int16(node: Node) -> bool:
     return int8 is not None and not isinstance(int8, Recurrent) and int8.reads_int16
 
 
+def multiplies_rows(values: StoredValues, stored: Stored) -> bool:
+    """Whether all weighted sums that read values are linears with weights of the network, of which the device may round
+    each row by a scale of its own."""
+    readers = values.readers_of(stored, "sums")
+    return bool(readers) and all(_reads_rows(values, node) for node in readers)
+
+
+def _reads_rows(values: StoredValues, node: Node) -> bool:
+    int8 = OPS[node.op].int8
+    constant = node.inputs[1] in values.graph.constants if len(node.inputs) > 1 else False
+    return isinstance(int8, WeightedSum) and int8.reads_rows and constant and not _is_in_layer(values, node)
+
+
+def _is_in_layer(values: StoredValues, node: Node) -> bool:
+    """Whether a node projects the input of a recurrent layer."""
+    return any(isinstance(OPS[n.op].int8, Recurrent) for n in values.readers.get(node.output, ()))
+
+
 class Costs:
     """What widening values costs, in bytes moved.
 
@@ -68,11 +86,13 @@ class Costs:
 
     def __init__(self, values: StoredValues) -> None:
         self.values = values
-        self.traffic = sum(self._traffic(stored) for stored in values.stored)
+        self.traffic = sum(self._traffic(stored) for stored in values.stored if not isinstance(stored, Table))
 
     def of(self, reading: Reading, width: Width) -> float:
         """The cost of a width for a reading."""
         stored, role = reading
+        if isinstance(stored, Table):  # what a file grows by
+            return float(self.size(stored.values[0]))
         readers = self.values.readers_of(stored, role)
         names = dict.fromkeys(name for _, name in stored.edges(role))
         size = float(sum(self.size(name) for name in names))

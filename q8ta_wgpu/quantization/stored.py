@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, QParams
@@ -94,6 +95,27 @@ class Stored:
         return max((chosen.get((self, role), self.width) for role in self.roles[edge]), key=WIDTHS.index)
 
 
+@dataclass(eq=False)
+class Table(Stored):
+    """A table of learned rows, each with a scale of its own.
+
+    Attributes:
+        fixed: whether its width is not chosen, since 4 bits were asked for.
+    """
+
+    fixed: bool = False
+
+
+class Rows:
+    """What a table holds; no calibration changes it."""
+
+    low, high, count = 0.0, 0.0, 0.0
+
+    def stored(self, storage: Storage) -> QParams:
+        """A scale that stands for those of the rows."""
+        return QParams(2.0**-15, 0, INT16X4) if storage == INT16 else QParams(2.0**-7, 0)
+
+
 Reading = tuple[Stored, Role]
 """What is read, and in which role."""
 
@@ -110,8 +132,10 @@ class StoredValues:
         stored: what is stored, with the edges that read it.
         given: of the values that are rounded where they are computed, what they belong to.
         transforms: weighted sums, by output, whose weights are not the network's.
+        states: the values that the next run reads as others were written, by these.
 
     Attributes:
+        by_rows: the values that linears read through a rounding of each row, by a scale that the device chooses.
         readers: the nodes that read each value.
         producers: the node that gives each value.
         edges: what each edge reads.
@@ -125,8 +149,10 @@ class StoredValues:
         stored: Sequence[Stored],
         given: Mapping[str, Stored],
         transforms: Collection[str] = (),
+        states: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph, self.calls, self.stored, self.given, self.transforms = graph, calls, stored, given, transforms
+        self.states, self.by_rows = states, set[Stored]()
         self.readers = readers_of(graph)
         self.producers = {node.output: node for node in graph.nodes}
         self.edges = {edge: each for each in stored for edge in each.roles}

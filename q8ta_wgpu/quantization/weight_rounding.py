@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.graph import Array, Call
+from q8ta_wgpu.kernels import OPS
 
 LARGEST, LARGEST_OF_4_BITS = 512, 2048
 """Inputs of one output up to which they are told apart: the time it takes grows with the square. 4 bits gain more."""
@@ -42,20 +43,28 @@ _BLOCK = 64
 """Inputs that take over the errors of all inputs before them at once, as one product."""
 
 
+def by_reference(call: Call, x: Array, weight: Array) -> Array:
+    """What a weighted sum without a bias gives, by its reference."""
+    none = np.zeros(call.inputs[2].shape, np.float32)
+    return np.asarray(OPS[call.op].reference(call, [x, weight, none]))
+
+
 @dataclass(frozen=True)
 class Algebra:
-    """What is computed with matrices of float64.
+    """What is computed with matrices.
 
     Attributes:
-        product: of two stacks of matrices, as numpy's matmul.
-        cholesky: the lower triangular factors of a stack of matrices, as numpy's.
+        product: of two stacks of matrices of float64, as numpy's matmul.
+        cholesky: the lower triangular factors of a stack of matrices of float64, as numpy's.
+        sums: what a weighted sum without a bias gives, by its call, operand and weight, float32.
     """
 
     product: Callable[[Array, Array], Array] = np.matmul
     cholesky: Callable[[Array], Array] = np.linalg.cholesky
+    sums: Callable[[Call, Array, Array], Array] = by_reference
 
 
-_NUMPY = Algebra()
+NUMPY = Algebra()
 
 
 class Inputs:
@@ -75,6 +84,7 @@ class Inputs:
         samples: how often the inputs of one output were met, of which `total` is the sum and `products` that of their
             products: (groups, inputs) and (groups, inputs, inputs).
         zeros: whether a linear met rows of zeros, such as padding.
+        added: a dimension of extent 1 that what is met lacks.
     """
 
     def __init__(
@@ -84,7 +94,7 @@ class Inputs:
         groups: int,
         told: bool,
         coarse: bool = False,
-        algebra: Algebra = _NUMPY,
+        algebra: Algebra = NUMPY,
     ) -> None:
         self.shape, self.steps, self.groups, self.coarse = tuple(shape), steps, groups, coarse
         self._algebra = algebra
@@ -92,12 +102,14 @@ class Inputs:
         self.told = told and self.size <= (LARGEST_OF_4_BITS if coarse else LARGEST)
         self.calls = self.samples = 0
         self.zeros = False
+        self.added: int | None = None
         self.mean: Array | None = None
         self.total: Any = 0.0
         self.products: Any = 0.0
 
     def meet(self, x: Array) -> None:
         """Counts a batch."""
+        x = x if self.added is None else np.expand_dims(x, self.added)
         self.calls += 1
         mean = self._mean(x)
         for axis, (found, first) in enumerate(
@@ -163,7 +175,7 @@ def rounded(
     step: Array,
     ends: tuple[int, int],
     covariance: Array | None,
-    algebra: Algebra = _NUMPY,
+    algebra: Algebra = NUMPY,
 ) -> Array:
     """A weight on its steps: input after input, each error taken over by the inputs behind it, as far as they vary
     together; without a covariance each on the nearest.

@@ -1,84 +1,146 @@
-"""The weights of weighted sums on their steps, and their biases corrected, by what calibration met."""
+"""The weights of a network on their steps, and biases corrected, by what calibration met."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Call, Graph, Node, TensorType
+from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.quantization.float_program import Moved
+from q8ta_wgpu.quantization.float_program import FloatProgram
+from q8ta_wgpu.quantization.four_bits import Groups, grouped
 from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT, scales_of_weights
-from q8ta_wgpu.quantization.weight_rounding import Inputs, rounded
+from q8ta_wgpu.quantization.stored import Width
+from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs, rounded
+
+Steps = tuple[Array, Array, Array]
+"""A weight in integers, the scale of each of its outputs, which come first, and zero points."""
+
+Key = tuple[str, str, Width]
+"""A weight, the weighted sum to whose inputs it is fitted, if it is to one, and its width."""
+
+LARGEST = {"int8": LARGEST_WEIGHT, "int16": 2**15 - 1}
+"""Steps of the largest number of a row, by its width."""
 
 
+@dataclass
 class RoundedWeights:
-    """Rounds the weights of weighted sums, each once.
+    """Rounds weights, each once.
 
-    Args:
-        graph: the float graph.
-        inputs: what sums read in calibration, by their outputs; empty where weights are not fitted.
-        moved: constants that are others in another order: outputs whose weights share a scale there do so here.
-        known: weights that are rounded already.
+    Attributes:
+        program: the float program.
+        inputs: what weighted sums read in calibration, by their outputs; empty where weights are not fitted.
+        group: inputs that share a factor of a weight in 4 bits; 0 for weights in 8 bits.
+        algebra: computes with matrices.
+        found: weights that are rounded.
+        biases: of weighted sums, by output.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Inputs],
-        moved: Mapping[str, Moved] = MappingProxyType({}),
-        known: Mapping[str, Sequence[Array]] = MappingProxyType({}),
-    ) -> None:
-        self.graph, self.inputs, self.moved = graph, inputs, moved
-        self.found: dict[str, Sequence[Array]] = dict(known)
+    program: FloatProgram
+    inputs: Mapping[str, Inputs] = field(default_factory=dict)
+    group: int = 0
+    algebra: Algebra = NUMPY
+    found: dict[Key, Steps] = field(default_factory=dict)
+    biases: dict[str, Array] = field(default_factory=dict)
 
-    def __call__(self, node: Node) -> Sequence[Array]:
-        """The weight in int8, its scale, zero point, and the bias of a weighted sum."""
-        if node.output not in self.found:
-            self.found[node.output] = self._rounded(node)
-        return self.found[node.output]
+    def take(self, other: RoundedWeights) -> None:
+        """Takes the weights and biases of the same program at other sizes of its inputs."""
+        self.found.update(other.found)
+        self.biases.update(other.biases)
 
-    def _rounded(self, node: Node) -> Sequence[Array]:
-        graph, inputs = self.graph, self.inputs.get(node.output)
-        weight, bias = (graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
+    def table(self, name: str, width: Width) -> Steps:
+        """A constant whose rows have a scale each."""
+        key: Key = name, "", width
+        if key not in self.found:
+            self.found[key] = self._steps(name, width, None)[1]
+        return self.found[key]
+
+    def weight(self, node: Node) -> Steps:
+        """The weight of a weighted sum, by what it reads."""
+        return self._fitted(node)
+
+    def bias(self, node: Node) -> Array | None:
+        """The bias of a weighted sum where it is another one than in float."""
+        self._fitted(node)
+        return self.biases.get(node.output)
+
+    def _fitted(self, node: Node) -> Steps:
+        name, inputs = node.inputs[1], self.inputs.get(node.output)
+        key: Key = name, node.output, "int8"
+        if inputs is None and key not in self.found:
+            key = name, "", "int8"
+        if key not in self.found:
+            given = self.program.graph.constants[name].astype(np.float64)
+            values, self.found[key] = self._steps(name, "int8", inputs)
+            if inputs is not None and inputs.mean is not None:
+                bias = self.program.graph.constants[node.inputs[2]].astype(np.float64)
+                moved = _moved(self.program.graph, node, inputs.mean, values - given, self.algebra)
+                changed = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
+                self.biases[node.output] = changed.astype(np.float32)
+        return self.found[key]
+
+    def _steps(self, name: str, width: Width, inputs: Inputs | None) -> tuple[Array, Steps]:
+        """The values of a rounded weight in float64, and its integers."""
+        weight = self.program.graph.constants[name].astype(np.float64)
+        covariance = inputs.covariance() if inputs is not None else None
+        if width == "int8" and self.in_groups(weight.shape):
+            groups = grouped(weight, self.group)
+            return _in_groups(weight, groups, covariance, self.algebra)
+        steps = LARGEST[width]
         largest = np.abs(weight).max(tuple(range(1, weight.ndim)))
-        if (order := self.moved.get(node.inputs[1])) is not None:
-            shared = order.shared(weight.shape)
-            most = np.zeros(shared.max() + 1)
-            np.maximum.at(most, shared, largest)
-            largest = most[shared]
-        scale = scales_of_weights(largest, LARGEST_WEIGHT)
+        scale = scales_of_weights(self._shared(name, largest), steps)
         step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
-        ends = (-LARGEST_WEIGHT, LARGEST_WEIGHT)
-        values = rounded(weight, step, ends, inputs.covariance() if inputs is not None else None)
-        if inputs is not None and inputs.mean is not None:
-            moved = _moved(graph, node, inputs.mean, values - weight)
-            bias = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
-        steps = np.rint(values / step).astype(np.int8)
-        given = graph.constants[node.inputs[2]] if inputs is None else bias.astype(np.float32)
-        return steps, scale, np.zeros(len(scale), np.int32), given
+        values = rounded(weight, step, (-steps, steps), covariance, self.algebra)
+        integers = np.rint(values / step).astype(np.int8 if width == "int8" else np.int16)
+        return values, (integers, scale, np.zeros(len(scale), np.int32))
+
+    def in_groups(self, shape: Sequence[int]) -> bool:
+        """Whether a weight of this shape, or a table, has 4 bits."""
+        return bool(self.group) and len(shape) == 2 and shape[1] >= self.group
+
+    def _shared(self, name: str, largest: Array) -> Array:
+        """The largest weight of each output, the same for outputs whose weights share a scale."""
+        moved = self.program.moved.get(name)
+        if moved is None:
+            return largest
+        shared = moved.shared(self.program.graph.types[name].shape)
+        most = np.zeros(shared.max() + 1)
+        np.maximum.at(most, shared, largest)
+        return np.asarray(most[shared])
 
 
-def counted_inputs(graph: Graph, node: Node) -> Inputs:
-    """What a weighted sum reads, to be counted by calibration."""
+def _in_groups(weight: Array, groups: Groups, covariance: Array | None, algebra: Algebra) -> tuple[Array, Steps]:
+    step = groups.steps(weight.shape[1])
+    values = rounded(weight, step, groups.ends, covariance, algebra)
+    integers = np.rint(values / groups.scales[:, None].astype(np.float64)).astype(np.int16)
+    return values, (integers, groups.scales, np.zeros(len(groups.scales), np.int32))
+
+
+def counted_inputs(graph: Graph, node: Node, coarse: bool, algebra: Algebra) -> Inputs:
+    """What a weighted sum reads, to be counted by calibration; `coarse` where its weight has 4 bits."""
     shape, attrs = graph.types[node.inputs[1]].shape, node.attrs
     if node.op != "conv2d":
-        return Inputs(shape, [], 1, told=node.op == "linear")
+        return Inputs(shape, [], 1, node.op == "linear", coarse, algebra)
     top, left, bottom, right = attrs["padding"]
-    pads = ((top, bottom), (left, right))
-    return Inputs(shape, list(zip(attrs["stride"], pads, attrs["dilation"], strict=True)), attrs["groups"], told=True)
+    steps = list(zip(attrs["stride"], ((top, bottom), (left, right)), attrs["dilation"], strict=True))
+    return Inputs(shape, steps, attrs["groups"], True, coarse, algebra)
 
 
-def _moved(graph: Graph, node: Node, mean: Array, change: Array) -> Array:
+def is_sum(graph: Graph, node: Node) -> bool:
+    """Whether a node is a weighted sum with weights of the network."""
+    return isinstance(OPS[node.op].int8, WeightedSum) and all(name in graph.constants for name in node.inputs[1:3])
+
+
+def _moved(graph: Graph, node: Node, mean: Array, change: Array, algebra: Algebra) -> Array:
     """By how much a change of the weight moves each output on average."""
     channels = graph.types[node.inputs[2]].shape
     given = graph.call(node)
     types = (TensorType(mean.shape), TensorType(change.shape), TensorType(channels))
     shape = (1, *given.output.shape[-1 if node.op == "linear" else 1 :])
-    arrays = (mean.astype(np.float32), change.astype(np.float32), np.zeros(channels, np.float32))
     call = Call(node.op, given.attrs, types, TensorType(shape, FLOAT32))
-    found = np.asarray(OPS[node.op].reference(call, arrays)).astype(np.float64)
+    found = algebra.sums(call, mean.astype(np.float32), change.astype(np.float32)).astype(np.float64)
     axis = found.ndim - 1 if node.op == "linear" else 1
     return np.asarray(found.mean(tuple(i for i in range(found.ndim) if i != axis)))

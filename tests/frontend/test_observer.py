@@ -201,7 +201,7 @@ def test_16_bits_have_more_room_where_few_values_are_far_larger(name: str) -> No
     roomy, ranged, met = (
         wide(torch.tensor(math.inf), torch.tensor(-math.inf)),
         RangeObserver(**INT8, eps=SMALLEST_SCALE),
-        Range(),
+        Range("int8"),
     )
     for item in items:
         roomy(item)

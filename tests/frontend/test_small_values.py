@@ -72,9 +72,9 @@ def test_a_channel_of_zeros_leaves_its_layer_in_int8() -> None:
 
 def test_ranges_of_the_smallest_and_of_zeros() -> None:
     for storage in (INT8, INT16):
-        met = Range()
+        met = Range("int8")
         met.meet(np.linspace(-1, 1, 999, dtype=np.float32) * np.float32(2 * LEAST_SPAN))
         assert 0 < met.stored(storage).scale < 1e-33
-        zeros = Range()
+        zeros = Range("int8")
         zeros.meet(np.zeros(9, np.float32))
         assert zeros.stored(storage).scale == OF_ZEROS

@@ -150,16 +150,16 @@ def test_ranges_are_those_of_all_values_however_they_come() -> None:
     """And hold what was met: int16 with room, whole numbers as they are, slices about zero."""
     random = np.random.default_rng(0)
     items = [random.standard_normal(1000).astype(np.float32) * np.float32(k + 1) for k in range(4)]
-    met = Range()
+    met = Range("int8")
     for item in items:
         met.meet(item)
-    at_once = Range()
+    at_once = Range("int8")
     at_once.meet(np.concatenate(items))
     assert abs(met.stored(INT8).scale / at_once.stored(INT8).scale - 1) < 0.05
     largest = max(float(np.abs(item).max()) for item in items)
     assert 2 <= met.stored(INT16).scale / (largest / 32767.5) < 2.5
     assert met.stored(SLICE).zero == 0
-    whole = Range()
+    whole = Range("int8")
     whole.meet(np.arange(-3, 9, dtype=np.float32))
     assert whole.stored(WHOLE).scale == 1.0
 
@@ -169,7 +169,7 @@ def test_few_small_inputs_leave_room_for_others() -> None:
     random = np.random.default_rng(0)
     given, others = (random.standard_normal((n, 16)).astype(np.float32) for n in (32, 4000))
     given, others = (x * np.abs(x).mean(1, keepdims=True) for x in (given, others))
-    met, one_item = Range(), Range()
+    met, one_item = Range("int8"), Range("int8")
     for x in given:
         met.meet(x)
         met.peaks.end_item()

@@ -133,7 +133,7 @@ class SimulatedNoise:
 
     def needs(self, parts: Sequence[int]) -> dict[Reading, float]:
         """The noise that the rounding of each value for each role makes in these parts of outputs, to first order."""
-        return needs(self.storage, self.rounder, self.calls, self.judge.weights(parts), self._signs)
+        return needs(self.storage, self.rounder, self.calls, self.judge.weights(dict.fromkeys(parts, len(parts))), self._signs)
 
     def _of_yardstick(self) -> list[float]:
         """The least noise of each output with ranges that clip and with whole ones, which other quantizers use. Where
@@ -145,7 +145,8 @@ class SimulatedNoise:
         if not worse:
             self._clip_all_but(())
             return clipped
-        weights = self.judge.weights(sorted({i % len(self.judge.parts) for i in worse}))
+        parts = sorted({i % len(self.judge.parts) for i in worse})
+        weights = self.judge.weights(dict.fromkeys(parts, len(parts)))
         left, found = needs_apart(self.storage, [self.rounder, clipping], self.calls, weights, self._signs)
         self._clip_all_but(stored for stored in self.storage.stored if _sum_of(stored, left) < _sum_of(stored, found))
         return list(map(min, clipped, whole, self.of_sums()))
