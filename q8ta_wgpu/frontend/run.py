@@ -112,18 +112,19 @@ class TorchRunner:
         return found
 
     def noise_of_each(
-        self, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
+        self, graph: Graph, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
     ) -> list[float]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
+            graph: with the weights as they are rounded.
             roundings: of edges. All of a group happen together.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
         groups = {edge: (i, q) for i, group in enumerate(roundings) for edge, q in group}
-        found = np.zeros(len(roundings))
+        found, with_weights = np.zeros(len(roundings)), Roundings(self.program, graph)
         for number, (item, own) in enumerate(zip(self._items, weights, strict=True)):
-            traced, random = Traced(self, groups), torch.Generator().manual_seed(number)
+            traced, random = Traced(self, with_weights, groups), torch.Generator().manual_seed(number)
             with torch.enable_grad():
                 results = self._results(traced.run(*item))
                 roots = [torch.from_numpy(w).sqrt().float() for w in own]
@@ -254,8 +255,8 @@ class Traced(_Run):
     sign, as where most elements round to zero. The simpler s²/12·Σg², with steps of s, takes errors for independent.
     """
 
-    def __init__(self, runner: TorchRunner, groups: Mapping[Edge, tuple[int, QParams]]) -> None:
-        super().__init__(runner, Roundings(runner.program, runner.program.graph))
+    def __init__(self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, tuple[int, QParams]]) -> None:
+        super().__init__(runner, roundings)
         self._groups, self._first = groups, list[Tensor]()
         self._count = 1 + max((i for i, _ in groups.values()), default=-1)
         self._changes = np.zeros(self._count)
@@ -267,6 +268,8 @@ class Traced(_Run):
     def _read(self, source: Node, reader: Node) -> Any:
         value, name = self.env[source], self._names.get(source.name, "")
         edge = (RESULT if reader.op == "output" else reader.name), name
+        if self._roundings is not None and (weight := self._roundings.weights.get(edge)) is not None:
+            return self._runner.weight(weight)
         if edge not in self._groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
             return value
         group, q = self._groups[edge]

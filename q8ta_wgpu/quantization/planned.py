@@ -55,7 +55,7 @@ def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequenc
     graph, found = program.graph, dict[str, Table]()
     for node in graph.nodes:
         name = node.inputs[0] if node.inputs else ""
-        if node.op != "gather" or name not in program.tables or node.output in graph.in_float:
+        if node.op != "gather" or name not in program.tables or graph.values[node.output].in_float:
             continue
         shape = graph.types[name].shape
         if len(shape) != 2 or shape[1] < shortest:

@@ -156,14 +156,14 @@ class Precisions:
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
         steps = self._without_dear(self._first(every, limits), limits)
-        cheap = self._cheap([*self.rules, *steps])
+        cheap = self._cheap([*self.rules, *steps], needed)
         return [*steps, *cheap] if self._suffice([*steps, *cheap], [WITHIN * limit for limit in limits]) else steps
 
-    def _cheap(self, taken: Sequence[Step]) -> list[Step]:
+    def _cheap(self, taken: Sequence[Step], needed: Mapping[Reading, Array]) -> list[Step]:
         """Other steps that together cost next to nothing. They are worth that, since other inputs reach further than
         those of the calibration, and int16 has room for them."""
         left, done, found = max(NOTHING * self.costs.traffic, LITTLE), widths(taken), list[Step]()
-        for step in sorted(self._every({}), key=lambda step: step.cost):
+        for step in sorted(self._every(needed, 0.0), key=lambda step: step.cost):
             fits = step.width == "int16" and step.reading[1] == "others" and self.costs.is_exact(step.reading)
             if fits and step.reading not in done and step.cost <= left:
                 found.append(replace(step, rule="cheap", reason="since that costs next to nothing"))
@@ -194,12 +194,14 @@ class Precisions:
         weights = self.judge.weights({i: most for i, (found, most) in pairs if found > most})
         traced: list[Reading] = [(s, role) for s, role in readings if role != "steps" and not isinstance(s, Table)]
         roundings = [[(edge, s.q(s.width)) for edge in s.edges(role)] for s, role in traced]
-        noise: dict[Reading, float] = dict(zip(traced, runner.noise_of_each(roundings, weights), strict=True))
+        noise: dict[Reading, float] = dict(
+            zip(traced, runner.noise_of_each(self.calibration.quantized(), roundings, weights), strict=True)
+        )
         self.predicted = {reading: min(ratio, 1e30) for reading, ratio in noise.items()}
         return {r: np.array([noise.get(r, math.inf if r[1] == "steps" else 0.0)]) for r in readings}
 
-    def _every(self, needed: Mapping[Reading, Array]) -> list[Step]:
-        """All steps that may be taken, ordered by what they gain for their cost, the largest first."""
+    def _every(self, needed: Mapping[Reading, Array], least: float = _SMALL) -> list[Step]:
+        """All steps that may be taken, of values that make at least so much noise, ordered by what they gain for their cost, the largest first."""
         found: list[Step] = []
         for stored in self.values.stored:
             for role in ROLES:
@@ -208,7 +210,7 @@ class Precisions:
                     continue
                 amount = float(np.max(needed.get(reading, np.zeros(1)), initial=0.0))
                 for width, left in self._widths(reading):
-                    if amount >= _SMALL or not needed:
+                    if amount >= least or not needed:
                         cost = self.costs.of(reading, width)
                         found.append(Step(reading, width, cost, noise=amount, gain=amount * (1 - left)))
                         amount *= left

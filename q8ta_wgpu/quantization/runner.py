@@ -29,11 +29,12 @@ class TracedRunner(Runner, Protocol):
     """A runner that also has gradients."""
 
     def noise_of_each(
-        self, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
+        self, graph: Graph, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
     ) -> list[float]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
+            graph: with the weights as they are rounded.
             roundings: of edges. All of a group happen together.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """

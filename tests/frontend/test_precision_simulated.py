@@ -80,7 +80,7 @@ def test_two_ways_to_round_share_the_gradients(monkeypatch: pytest.MonkeyPatch) 
         known, stored = self.simulated._ranges[-1], frozenset(self.storage.stored)
         rounders = [Rounder(known, {}, whole) for whole in (stored, frozenset[Any]())]
         backward.clear()
-        weights = self.simulated.judge.weights([0])
+        weights = self.simulated.judge.weights(dict.fromkeys([0], 1.0))
         apart = needs_apart(self.storage, rounders, self.simulated.calls, weights)
         assert len(backward) == SIGNS * len(self.simulated.calls)
         alone = [needs(self.storage, rounder, self.simulated.calls, weights) for rounder in rounders]

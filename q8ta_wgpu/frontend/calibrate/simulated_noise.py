@@ -133,7 +133,8 @@ class SimulatedNoise:
 
     def needs(self, parts: Sequence[int]) -> dict[Reading, float]:
         """The noise that the rounding of each value for each role makes in these parts of outputs, to first order."""
-        return needs(self.storage, self.rounder, self.calls, self.judge.weights(dict.fromkeys(parts, len(parts))), self._signs)
+        weights = self.judge.weights(dict.fromkeys(parts, len(parts)))
+        return needs(self.storage, self.rounder, self.calls, weights, self._signs)
 
     def _of_yardstick(self) -> list[float]:
         """The least noise of each output with ranges that clip and with whole ones, which other quantizers use. Where
