@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.sized import Sized
-from q8ta_wgpu.frontend.nodes import argument_names
+from q8ta_wgpu.frontend.nodes import argument_names, is_float
 from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, Array, Call, Graph, QParams
@@ -93,7 +93,7 @@ class TorchRunner:
         graph = self.program.graph
         arrays = (np.asarray(x.detach().cpu().numpy()) for x in item)
         places = dict(zip((n.name for n in self.module.graph.find_nodes(op="placeholder")), arrays, strict=True))
-        found = {name: places[self.program.names[name]] for name in graph.inputs if name in self.program.names}
+        found = {name: places[name] for name in graph.inputs}
         return {n: np.asarray(graph.stored(n, x), DTYPES[graph.types[n].dtype]) for n, x in found.items()}
 
     def outputs(self, graph: Graph) -> list[list[Array]]:
@@ -351,7 +351,9 @@ class _Values(Mapping[str, Array]):
     """Values by name of one run, which goes on as they are asked for. Each is forgotten once it was asked for."""
 
     def __init__(self, runner: TorchRunner, item: Tensors, names: Sequence[str]) -> None:
-        self._wanted = {runner.program.names[name]: name for name in names if name in runner.program.names}
+        floats = {node.name for node in runner.module.graph.nodes if is_float(node)}
+        pairs = ((runner.program.names.get(name, ""), name) for name in names)
+        self._wanted = {node: name for node, name in pairs if node in floats}
         self._found: dict[str, Array] = {}
         self._steps = _Run(runner).steps(*item)
 

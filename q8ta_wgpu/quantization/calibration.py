@@ -123,7 +123,13 @@ class Calibration:
         for name, array in {**(_NO_ARRAYS if item else self.graph.constants), **inputs}.items():
             zeros.meet(name, array)
         known = _NO_ARRAYS if known is None else known
-        run(self._needed(known), inputs, met=zeros.meet, known=known)
+        needed = self._needed(known)
+        made = {node.output for node in needed.nodes} | self.graph.constants.keys() | inputs.keys()
+        read = self.wanted.union(*(node.inputs for node in needed.nodes)) - made
+        given = {name: known[name] for name in self.graph.types if name in read and name in known}
+        for name, array in given.items():  # of calls that no node computes
+            zeros.meet(name, array)
+        run(needed, {**inputs, **given}, met=zeros.meet, known=known)
         for each in self._ranges.values():
             each.peaks.end_item()
 

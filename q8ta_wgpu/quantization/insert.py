@@ -68,7 +68,8 @@ class _Insertion:
     def run(self) -> Graph:
         """The graph."""
         graph, calls = self.graph, self.values.calls
-        for name in (*graph.inputs, *graph.constants):
+        made = {node.output for node in graph.nodes}
+        for name in [name for name in graph.types if name not in made]:
             self._store(name)
         for given in graph.nodes:
             call, names = calls[given.output], list(given.inputs)

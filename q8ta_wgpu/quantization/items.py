@@ -21,7 +21,8 @@ def how_many(graph: Graph) -> int:
     """How many items are simulated."""
     shapes = [graph.types[name].shape for name in graph.inputs]
     each = min((shape[0] for shape in shapes if shape), default=1)
-    numbers = min((graph.types[name].numel for name in graph.results), default=NUMBERS)
+    results = (graph.types.get(name) for name in graph.results)  # a constant that no node reads has no type
+    numbers = min((result.numel for result in results if result is not None), default=NUMBERS)
     wanted = max(-(-INPUTS // each), min(ITEMS, -(-NUMBERS // numbers)))
     work = sum(OPS[node.op].macs(graph.call(node)) for node in graph.nodes)
     return max(1, min(wanted, int(_WORK / max(work, 1))))

@@ -79,7 +79,8 @@ class _Planned:
         self.graph, self.calls, self.places, self.transforms = graph, calls, places, transforms
         self.readers, self.producers = readers_of(graph), {node.output: node for node in graph.nodes}
         self.by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
-        names = [n for n in (*graph.inputs, *graph.constants, *self.producers) if n in places.of_value]
+        given = (name for name in graph.types if name not in self.producers)
+        names = [n for n in (*given, *self.producers) if n in places.of_value]
         for name in names:
             for root in places.of_value[name]:
                 self.by_root[root].values.append(name)

@@ -27,7 +27,7 @@ from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
-from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Table, Width
+from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, StoredValues, Table, Width
 from q8ta_wgpu.quantization.weights import RoundedWeights
 
 RUNS = 40
@@ -70,6 +70,30 @@ class Precision:
         return low_signal(self.output, self.predicted, self.yardstick, " by skip=[...]")
 
 
+def least(calibration: Calibration) -> Precision:
+    """The choice of widths where 8 bits were asked for: wider are only values that have no others."""
+    values = calibration.values
+    matched = rules.matched(values, Costs(values), (rules.ASKED,))
+    steps = (*rules.deciding(matched), *_by_rows(values))
+    return Precision(steps, record=tuple(record(values, steps, matched, {})))
+
+
+def _by_rows(values: StoredValues) -> list[Step]:
+    """The steps to 16 bits of values of which the device rounds each row."""
+    why = "since the device chooses a scale for each of its rows"
+    return [
+        Step(
+            (stored, "sums"),
+            "int16",
+            float(sum(values.graph.types[n].numel for n in stored.values[:1])),
+            "scales of rows",
+            why,
+        )
+        for stored in values.stored
+        if stored in values.by_rows
+    ]
+
+
 @dataclass
 class Precisions:
     """Chooses the widths of a calibrated graph's values.
@@ -87,7 +111,7 @@ class Precisions:
         self.values = self.calibration.values
         self.costs = Costs(self.values)
         self.matched = rules.matched(self.values, self.costs)
-        self.rules = rules.deciding(self.matched)
+        self.rules = [*rules.deciding(self.matched), *_by_rows(self.values)]
         self.predicted: dict[Reading, float] = {}
         self._known = widths(self.rules)
         graph = self.calibration.graph
@@ -139,8 +163,10 @@ class Precisions:
     def _yardstick(self) -> list[float]:
         """The noise where nothing is rounded but the weights of weighted sums, to the nearest step, and what these sums
         read."""
-        others = [(stored, role) for stored in self.values.stored for role in ROLES if role != "sums"]
-        chosen: Choice = dict.fromkeys(others, "float32")
+        fixed = [stored for stored in self.values.stored if isinstance(stored, Table) and stored.fixed]
+        others = [(s, role) for s in self.values.stored for role in ROLES if role != "sums" and s not in fixed]
+        chosen: dict[Reading, Width] = dict.fromkeys(others, "float32")
+        chosen |= {step.reading: step.width for step in _by_rows(self.values)}
         program, weights = self.calibration.program, self.calibration.weights
         nearest = RoundedWeights(program, {}, weights.group, weights.algebra)
         graph = quantized(self.values, chosen, self.calibration.sums, nearest)
@@ -201,7 +227,8 @@ class Precisions:
         return {r: np.array([noise.get(r, math.inf if r[1] == "steps" else 0.0)]) for r in readings}
 
     def _every(self, needed: Mapping[Reading, Array], least: float = _SMALL) -> list[Step]:
-        """All steps that may be taken, of values that make at least so much noise, ordered by what they gain for their cost, the largest first."""
+        """All steps that may be taken, of values that make at least so much noise, ordered by what they gain for their
+        cost, the largest first."""
         found: list[Step] = []
         for stored in self.values.stored:
             for role in ROLES:
