@@ -5,8 +5,9 @@ takes the line it applies to whose digest is the smallest. Rooms that lack a kin
 has ten. Of a fault that changes nothing but speed or a message, the list says so by hand: `harmless`.
 
 Each fault is made in a copy of the tracked files. Its tests run nearest first, up to the first that fails: what found
-it the last time, files that have its name, files that import it, and the lists of mutants.json for the folders that it
-lies in, the whole of the library's last. A fault whose line is no longer there is reported as such: draw another one.
+it the last time, files that have its name, the list of mutants.json for it, small files that import it, and the lists
+for the folders that it lies in, the whole library's last. A fault whose line is no longer there is reported as such:
+draw another one.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 """Kind: what it replaces, and by what. `check` takes an `if` whose body raises an error."""
 
+FEW = 6
+"""Files that import a module run before whole folders: the smallest ones."""
+
 LONG = ("test_kernels.py", "test_wgsl.py")
 """Files that run only where a list of mutants.json says so, and of which part."""
 
@@ -74,10 +78,11 @@ def arguments_of(mutant: Mutant, lists: dict[str, list[str]], root: Path) -> lis
     path = mutant.path
     files = sorted(root.glob("tests/**/test_*.py"), key=lambda file: file.stat().st_size)
     own = [file for file in files if file.stem == f"test_{Path(path).stem}"]
-    importing = [file for file in files if file not in own and file.name not in LONG and _imports(file, path)]
-    prefixes = sorted((prefix for prefix in lists if path.startswith(prefix)), key=len, reverse=True)
-    named = [[str(file.relative_to(root)) for file in found] for found in (own, importing)]
-    runs = [[mutant.by], *named, *(shlex.split(line) for prefix in prefixes for line in lists[prefix])]
+    importing = [file for file in files if file not in own and file.name not in LONG and _imports(file, path)][:FEW]
+    near, small = ([str(file.relative_to(root)) for file in found] for found in (own, importing))
+    folders = sorted((prefix for prefix in lists if path != prefix and path.startswith(prefix)), key=len, reverse=True)
+    listed = [[shlex.split(line) for line in lists.get(prefix, ())] for prefix in (path, *folders)]
+    runs = [[mutant.by], near, *listed[0], small, *itertools.chain(*listed[1:])]
     return [run for run in runs if any(run)]
 
 
@@ -224,7 +229,7 @@ def _failure(arguments: list[str], tree: Path) -> str:
     done = subprocess.run([*command, *timeout], cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""
-    found = re.search(r"^(?:FAILED|ERROR) (\S+\.py\S*(?:\[.*?\])?)", done.stdout, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", done.stdout, re.MULTILINE)
     if done.returncode in (4, 5) and not found and "loading conftest" not in done.stderr:
         assert "::" in arguments[0], f"pytest selects nothing or has wrong arguments: {arguments}"
         return ""  # the test that found it has another name now

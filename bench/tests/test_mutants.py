@@ -13,10 +13,11 @@ from bench.mutants import DATA, KINDS, ROOMS, Mutant, arguments_of, drawn, run
 
 def test_a_fault_is_found_or_survives_or_has_moved(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text("def total(a, b):\n    return a + b\n")
-    (tmp_path / "test_sums.py").write_text("import sums\ndef test_it():\n    assert sums.total(1, 1) == 2\n")
+    tests = "@pytest.mark.parametrize('n', [1], ids=['a b'])\ndef test_it(n):\n    assert sums.total(n, 1) == 2\n"
+    (tmp_path / "test_sums.py").write_text(f"import pytest, sums\n{tests}")
     fault = Mutant("model", "sign", "sums.py", 2, "    return a + b", "    return a - b")
     arguments = [["test_sums.py"]]
-    assert (run(fault, arguments, tmp_path), fault.by) == ("found", "test_sums.py::test_it")
+    assert (run(fault, arguments, tmp_path), fault.by) == ("found", "test_sums.py::test_it[a b]")
     assert run(replace(fault, new="    return b + a"), arguments, tmp_path) == "survived"
     assert run(replace(fault, old="    return b + a"), arguments, tmp_path) == "moved"
     assert run(replace(fault, harmless="the same"), arguments, tmp_path) == "harmless"
