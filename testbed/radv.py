@@ -1,9 +1,9 @@
-"""AMD's compiler without an AMD GPU: `python -m testbed.radv FAMILY...` prints, for each kernel, what it says.
+"""AMD's compiler without an AMD GPU: `python -m testbed.radv` prints, for each kernel, what it says.
 
-Mesa's RADV compiles for a GPU that is not there: its null device of a family, such as navi23, runs nothing. wgpu can
-open no such device. So naga's SPIR-V is taken on its way to Mesa's software driver, of which four functions are
-replaced in this process, and Vulkan itself gives it to RADV. No code is generated for the CPU, so all kernels take a
-few seconds. Linux on x86-64, with the drivers lavapipe and RADV of the machine, or of VK_DRIVER_FILES.
+Mesa's RADV compiles for a GPU that is not there: its null device of RADV_FORCE_FAMILY, such as navi23, runs nothing.
+wgpu can open no such device. So naga's SPIR-V is taken on its way to Mesa's software driver, of which four functions
+are replaced in this process, and Vulkan itself gives it to RADV. No code is generated for the CPU, so all kernels take
+a few seconds. Linux on x86-64, with the drivers lavapipe and RADV of the machine, or of VK_DRIVER_FILES.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ STATISTICS = {
 Row = dict[str, Any]
 
 
-def compiled(family: str) -> list[Row]:
-    """Statistics of every kernel that a GPU of a family may run, from a process of its own: `kernel`, `packed_dot`,
-    `error` where it does not compile, else the values of STATISTICS. Raises RuntimeError where the family, or a driver,
-    is unknown to this machine's Mesa."""
+def compiled(family: str, first: int = 0, every: int = 1) -> list[Row]:
+    """Statistics of every kernel that a GPU of a family may run, or of each so-manieth from one on, from a process of
+    its own: `kernel`, `packed_dot`, `error` where it does not compile, else the values of STATISTICS. Raises
+    RuntimeError where the family, or a driver, is unknown to this machine's Mesa."""
     known = os.environ.get("VK_DRIVER_FILES") or ":".join(
         str(path) for name in ("lvp", "radeon") for path in sorted(FOLDER.glob(f"{name}_icd*.json"))
     )
     more = {"VK_DRIVER_FILES": known, "VK_ICD_FILENAMES": known, "RADV_FORCE_FAMILY": family}
     done = subprocess.run(
-        [sys.executable, "-m", "testbed.radv", family],
+        [sys.executable, "-m", "testbed.radv", str(first), str(every)],
         env={**os.environ, **more, "MESA_SHADER_CACHE_DISABLE": "true"},
         capture_output=True,
         text=True,
@@ -178,7 +178,7 @@ class Drivers:
         return row
 
 
-def rows() -> Iterator[Row]:
+def rows(first: int = 0, every: int = 1) -> Iterator[Row]:
     """A row for every kernel that a GPU of this process' family may run, in the form that suits it."""
     from q8ta_wgpu.commands.example import texts
     from q8ta_wgpu.ir.target import BASELINE
@@ -189,7 +189,7 @@ def rows() -> Iterator[Row]:
     drivers.take(taken)
     packed = drivers.packed_dot
     shaders: dict[str, Mapping[str, Any]] = {}
-    for name, text in texts(replace(BASELINE, packed_dot=packed, fast_dot=packed)):
+    for name, text in list(texts(replace(BASELINE, packed_dot=packed, fast_dot=packed)))[first::every]:
         if text not in shaders:
             taken.clear()
             try:
@@ -201,7 +201,7 @@ def rows() -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    for each in rows():
+    for each in rows(*map(int, sys.argv[1:])):
         print(json.dumps(each))
     sys.stdout.flush()
     os._exit(0)  # nothing gives back what the replaced functions made

@@ -8,6 +8,7 @@ import pytest
 
 from q8ta_wgpu.kernels.product.thresholds import EMULATED
 from testbed import radv
+from testbed.sample import EVERYTHING
 
 pytestmark = pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="RADV is a driver for Linux on x86-64"
@@ -16,18 +17,19 @@ WAVES = 4
 """Subgroups that a SIMD must have room for, so that one computes while others wait for memory."""
 
 
-@pytest.mark.parametrize(("family", "packed"), [("navi23", True), ("vega10", False)])
-def test_amds_compiler_takes_every_kernel(family: str, packed: bool) -> None:
+@pytest.mark.parametrize(("first", "family", "packed"), [(0, "navi23", True), (1, "vega10", False)])
+def test_amds_compiler_takes_every_kernel(first: int, family: str, packed: bool) -> None:
     """RDNA 2, which has packed dot products, and GCN, which has none: nothing fails, spills registers, or needs scratch
-    memory. The tiles that are chosen on GCN leave room for WAVES subgroups."""
-    rows = radv.compiled(family)
-    assert len(rows) > 400
+    memory. The tiles that are chosen on GCN leave room for WAVES subgroups. Outside of `make test-all` a kernel meets
+    one of the two."""
+    rows = radv.compiled(family) if EVERYTHING else radv.compiled(family, first, 2)
+    assert len(rows) > 200
     assert {row["packed_dot"] for row in rows} == {packed}
     assert [row for row in rows if "error" in row] == []
     assert [row for row in rows if row["spilled"] or row["spilled_sgprs"] or row["scratch"]] == []
     tiles = [row for row in rows if row["kernel"].split()[0].endswith(tuple(f"_{tile}" for tile in EMULATED))]
     products = [row for row in tiles if not row["kernel"].startswith("q8ta_conv2d_image")]
-    assert len(products) > 10
+    assert len(products) > (10 if EVERYTHING else 4)
     assert packed or [row for row in products if row["waves"] < WAVES] == []
 
 
