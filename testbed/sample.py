@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,10 +45,22 @@ meets every module in tests/kernels/test_wgsl.py."""
 IN_EIGHT = 8
 """Of the tests of a file, and of the cases of each operator in it, these backends meet the first and every eighth."""
 
+MODELS, IN_TWENTY_FOUR = {"frontend", "onnx_import", "passes"}, 24
+"""Folders whose tests make models and run them. Of a folder these backends meet the first and every so-manieth."""
+
+IN_THREE = 3
+"""The reference computes the model of every module that is compared with torch. One in three of these tests runs it on
+a device as well: those whose name has a checksum that three divides. Kernels meet all their cases in tests/kernels."""
+
 
 def in_turn(found: Sequence[T], turn: int, every: int) -> list[T]:
     """One of so many, beginning with the one whose turn it is; all of them where nothing is left out."""
     return list(found) if EVERYTHING else list(found[-turn % every :: every])
+
+
+def is_in_turn(name: str, every: int) -> bool:
+    """Whether a test of a name is one of so many that do more; each is where nothing is left out."""
+    return EVERYTHING or zlib.crc32(name.encode()) % every == 0
 
 
 def quick(items: Iterable[Any]) -> list[Any]:
@@ -69,8 +82,11 @@ def of_sampled_backends(items: Iterable[Any]) -> list[Any]:
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         op = getattr(params.get("op"), "name", None) if "index" in params else None
-        key = (item.path, params.get("device"), op and (item.originalname, op))
-        if EVERYTHING or params.get("device") not in SAMPLED or met[key] % IN_EIGHT == 0:
+        models = item.path.parent.name in MODELS
+        place = item.path.parent if models else item.path
+        key = (place, params.get("device"), op and (item.originalname, op))
+        every = IN_TWENTY_FOUR if models else IN_EIGHT
+        if EVERYTHING or params.get("device") not in SAMPLED or met[key] % every == 0:
             kept.append(item)
         met[key] += 1
     return kept

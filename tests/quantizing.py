@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.runtime.device import Device
+from testbed import sample
 from testbed.blocks import conv as conv
 from testbed.blocks import data as data
 from testbed.harness import flat, parts
@@ -67,7 +69,9 @@ def check_on_host(
 
 
 def check_on(device: Device, model: q8.Model, inputs: Sequence[Tensor]) -> None:
-    """Runs a model on a device: 0 mismatches with the reference."""
+    """Runs a model on a device in one of three tests: 0 mismatches with the reference."""
+    if not sample.is_in_turn(os.environ["PYTEST_CURRENT_TEST"], sample.IN_THREE):
+        return
     arrays = arrays_of(model, inputs)
     with q8.Session(model, device) as session:
         found = session(**arrays)

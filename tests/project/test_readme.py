@@ -10,10 +10,11 @@ import pytest
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.runtime.device import Device
+from testbed.sample import in_turn
 from tests.frontend.test_whole_networks import quantized
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "unet"])
+@pytest.mark.parametrize("name", in_turn(["unet", "mobilenet_v2"], 0, 2))
 @pytest.mark.usefixtures("quick_tuning")
 def test_a_network_through_the_public_face(
     name: str, vulkan: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
