@@ -145,8 +145,18 @@ def _is_fresh(node: Node) -> bool:
 
 
 def _ends_before(node: Node, reader: Node) -> bool:
-    """Whether the result of a reader is not a view, or a view that nothing reads at a node or later."""
-    return _is_fresh(reader) or all(user < node and _ends_before(node, user) for user in reader.users)
+    """Whether the result of a reader is not a view, or a view that nothing reads at a node or later, itself or by views
+    of it."""
+    seen, waiting = {reader}, [reader]
+    while waiting:
+        view = waiting.pop()
+        if _is_fresh(view):
+            continue
+        if not all(user < node for user in view.users):
+            return False
+        waiting += view.users.keys() - seen
+        seen |= view.users.keys()
+    return True
 
 
 def _functional(node: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:

@@ -47,15 +47,16 @@ def bounds_of(graph: Graph, known: Mapping[Node, Any], states: Container[str]) -
 def _rows_of(node: Node, limit: int) -> tuple[int, int]:
     """The lowest and the highest index that is valid in every table that the node, or a moved copy of it, indexes; at
     most `limit` from 0."""
-    ends = torch.iinfo(node.meta["val"].dtype)
-    low, high = max(-limit, ends.min), min(limit, ends.max)
-    for user in node.users:
-        least, rows = _indexed_rows(user, node)
-        if rows:
-            low, high = max(low, least), min(high, rows - 1)
-        elif name_of(user) in _PERMUTING and user.args[0] is node and is_integer(user.meta.get("val")):
-            least, most = _rows_of(user, limit)
-            low, high = max(low, least), min(high, most)
+    low, high, copies = -limit, limit, [node]
+    for copy in copies:
+        ends = torch.iinfo(copy.meta["val"].dtype)
+        low, high = max(low, ends.min), min(high, ends.max)
+        for user in copy.users:
+            least, rows = _indexed_rows(user, copy)
+            if rows:
+                low, high = max(low, least), min(high, rows - 1)
+            elif name_of(user) in _PERMUTING and user.args[0] is copy and is_integer(user.meta.get("val")):
+                copies.append(user)
     return low, high
 
 

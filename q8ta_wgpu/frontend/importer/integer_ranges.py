@@ -111,20 +111,20 @@ class Ranges:
 
     def of(self, value: Any) -> Range:
         """The range of an argument."""
-        if not isinstance(value, Node):
-            return (value, value) if isinstance(value, (bool, int, float)) else None
-        tensor = self._known.get(value)
-        if isinstance(tensor, torch.Tensor) and tensor.numel():
-            return float(tensor.detach().min()), float(tensor.detach().max())
-        if value.op == "placeholder" and value in self._found:
-            return self._found[value]
-        if small := _SMALL.get(getattr(value.meta.get("val"), "dtype", None)):
-            return small
-        if value.target is operator.getitem:
+        while isinstance(value, Node):
+            tensor = self._known.get(value)
+            if isinstance(tensor, torch.Tensor) and tensor.numel():
+                return float(tensor.detach().min()), float(tensor.detach().max())
+            if value.op == "placeholder" and value in self._found:
+                return self._found[value]
+            if small := _SMALL.get(getattr(value.meta.get("val"), "dtype", None)):
+                return small
+            if value.target is not operator.getitem:
+                return self._found.get(value)
             source, index = value.args
             assert isinstance(source, Node)
-            return self.of(source) if index else self.of(source.args[0])
-        return self._found.get(value)
+            value = source if index else source.args[0]
+        return (value, value) if isinstance(value, (bool, int, float)) else None
 
     def _of_call(self, node: Node) -> Range:
         arguments, name = named_arguments(node), name_of(node)
