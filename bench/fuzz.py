@@ -29,7 +29,7 @@ from bench.mutations import edit_member, mutated, other_bytes
 from bench.options import Options
 from q8ta_wgpu import Session, load
 from q8ta_wgpu.commands.arguments import random_inputs
-from q8ta_wgpu.commands.example import graph_of
+from q8ta_wgpu.commands.case_graphs import graph_of
 from q8ta_wgpu.errors import ModelFileError, Q8taError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT32, UINT8, Array, Buffer, Graph, Node, TensorType
 from q8ta_wgpu.ir.size import Dynamic, Size

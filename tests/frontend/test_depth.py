@@ -23,7 +23,7 @@ class Deep(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         for i in range(MOVES):
             ids = ids.reshape(4, 2) if i % 2 else ids.reshape(2, 4)
-        x = self.table(ids)
+        x: Tensor = self.table(ids)
         for i in range(FUNCTIONS):
             x = x.relu() if i % 2 else -x
         return x + 1

@@ -17,7 +17,7 @@ import pytest
 import wgpudawn
 from wgpudawn.backends.dawn import extras
 
-from q8ta_wgpu.commands.example import graph_of
+from q8ta_wgpu.commands.case_graphs import graph_of
 from q8ta_wgpu.errors import DeviceError, LinkError
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Call, Graph, QParams, TensorType
 from q8ta_wgpu.ir.int8 import WeightedSum
