@@ -1,6 +1,8 @@
 """All errors of this library. A message names the value found, the value expected, where, and the way out."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
@@ -28,6 +30,14 @@ def one_line(said: Exception | str, most: int = 300) -> str:
     """What another library's error says, in one line of at most `most` characters, without a full stop."""
     text = " ".join(str(said).split())
     return (text if len(text) <= most else f"{text[:most]}…").rstrip(".") or type(said).__name__
+
+
+def warn(text: str) -> None:
+    """Warns, at the line of the caller's own code that called this library."""
+    frame, level, package = sys._getframe(1), 2, __name__.split(".", maxsplit=1)[0]
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 class Q8taError(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
@@ -15,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from q8ta_wgpu.errors import InputError, check_items, check_switch
+from q8ta_wgpu.errors import InputError, check_items, check_switch, warn
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate import faults
@@ -158,7 +157,7 @@ def quantize(
         program, problem = _quantized(asked, sizes, update)
     register()
     if problem:
-        warnings.warn(problem, stacklevel=2)
+        warn(problem)
     return program
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from q8ta_wgpu import hub
-from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, shown
+from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError, shown, warn
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.op import MAX_EXTENT
 from q8ta_wgpu.ir.size import MOST, Dynamic, Size, Terms, traced_points
@@ -69,10 +68,9 @@ def from_onnx(
     model = found.joined([program.graph for program in found.programs], passes)
     if found.stores_integers:
         int8, total = model.report().macs
-        warnings.warn(
+        warn(
             f"{100 * int8 / max(total, 1):.0f} % of the multiply-adds run in int8: the file stores its weights as "
-            "integers, and computes in float32. q8.quantize(file, calibration=...) makes it int8",
-            stacklevel=2,
+            "integers, and computes in float32. q8.quantize(file, calibration=...) makes it int8"
         )
     return model
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from q8ta_wgpu.errors import InputError, UnsupportedError, check_items, check_switch, shown
+from q8ta_wgpu.errors import InputError, UnsupportedError, check_items, check_switch, shown, warn
 from q8ta_wgpu.ir.graph import BOOL, Array
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.computed import Computed
@@ -92,7 +91,7 @@ def quantize(
     with bar("quantizing", shown=progress) as update:
         model, problem = _quantized(Sizes(file, sizes, constants), file, items, asked, update)
     if problem:
-        warnings.warn(problem, stacklevel=2)
+        warn(problem)
     return model
 
 

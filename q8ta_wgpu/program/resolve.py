@@ -24,10 +24,10 @@ _SWITCH = re.compile(r"\bswitch ([A-Z]\w*) \{")
 _CASE = re.compile(r"\bcase ([\w, ]+):")
 
 
-def complete(text: str) -> str:
-    """WGSL text, followed by the definitions of `lib` that it uses."""
+def complete(text: str, *chosen: str) -> str:
+    """WGSL text, followed by the definitions of these files and of `lib` that it uses."""
     own = {definition.name: definition for definition in scan(text)}
-    reached = _reached(own.values(), own, ())
+    reached = _reached(own.values(), own, chosen)
     return "\n".join((text, *_sources(d for d in reached if d.name not in own)))
 
 

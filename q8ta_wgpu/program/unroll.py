@@ -16,6 +16,7 @@ that assigns the loop variable.
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -97,9 +98,15 @@ def constants(text: str) -> dict[str, int]:
 def _value(expression: str, known: Mapping[str, int]) -> int | None:
     """The value of a u32 expression of numbers, known names and + - * / %; None of any other expression."""
     try:
-        return _evaluate(ast.parse(_NUMBER.sub(r"\1", expression).strip(), mode="eval").body, known)
+        return _evaluate(_parsed(expression), known)
     except (SyntaxError, LookupError, ArithmeticError):
         return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(expression: str) -> ast.expr:
+    """The tree of an expression. The same few hundred are in the modules of a network again and again."""
+    return ast.parse(_NUMBER.sub(r"\1", expression).strip(), mode="eval").body
 
 
 def _evaluate(node: ast.expr, known: Mapping[str, int]) -> int:

@@ -50,11 +50,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
   y[id.x] = {" + ".join(f"s{i}" for i in words)};
 }}
 """
-    texts = {}
-    for name in ("packed", "emulated"):
-        dot4 = f"fn dot4(a: u32, b: u32) -> i32 {{ return dot4_{name}(a, b); }}"
-        texts[name] = resolve.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{dot4}{main}")
-    return texts
+    return {
+        name: resolve.complete(f"// probe of the {name} dot product\n{probe.BINDINGS}{main}", file)
+        for name, file in (("packed", "dot_instruction"), ("emulated", "dot_emulated"))
+    }
 
 
 def dot_rates(device: OpenDevice, seconds: float = 0.02) -> DotRates:

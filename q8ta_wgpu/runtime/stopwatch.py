@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -20,9 +20,32 @@ _AT_ONCE = 5e3
 """Microseconds of the runs that are submitted at a time while clocks rise. The next ones are recorded meanwhile."""
 
 WINDOW, AGREEING, LONGEST = 0.4, 0.02, 6.0
-"""Seconds of a window; by which share the medians of two windows in a row may differ; limit of seconds until they do.
-Clocks rise late where the device has pauses: an H100 timed ResNet-50 at 2.66 ms after half a second of runs with an
-upload before each, and at 1.56 ms later."""
+"""Seconds of a window; share by which medians of two in a row may differ; limit of seconds until they do."""
+
+
+class Settling:
+    """Tells from the times of runs without a pause whether clocks still rise: until the medians of two windows agree.
+
+    Attributes:
+        settled: whether they do.
+        done: whether they do, or LONGEST seconds have passed.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.settled = self.done = False
+        self._now, self._window, self._before = now, list[float](), math.inf
+        self._began = self._opened = now()
+
+    def add(self, microseconds: float) -> None:
+        """Takes the time of the next run."""
+        self._window.append(microseconds)
+        if (now := self._now()) - self._opened < WINDOW:
+            return
+        median = float(np.median(self._window))
+        self.settled = abs(median - self._before) <= AGREEING * median
+        self.done = self.settled or now - self._began >= LONGEST
+        self._before, self._opened = median, now
+        self._window.clear()
 
 
 class Stopwatch:
@@ -48,18 +71,30 @@ class Stopwatch:
         steps = self._executor.steps if only is None else [self._executor.steps[only]]
         return self._timed(inputs, repeats, [steps * runs])[:, 0] / runs
 
-    def settle(self, inputs: Sequence[Words]) -> bool:
-        """Keeps a GPU busy until the times of two windows agree, since its clocks rise only under load. Whether they
-        did within LONGEST seconds. On a software adapter it does nothing."""
-        if self._executor.device.software or not self._executor.steps:
-            return True
-        before, end = math.inf, time.perf_counter() + LONGEST
-        while time.perf_counter() < end:
-            found = self.load(inputs, WINDOW)
-            if abs(found - before) <= AGREEING * found:
-                return True
-            before = found
-        return False
+    def settled_runs(self, inputs: Sequence[Words], repeats: int) -> tuple[bool, NDArray[np.float64]]:
+        """Whether times have settled, and the microseconds of so many runs after that, shape (repeats,).
+
+        A GPU's clocks rise only under load, and fall in pauses: an H100 timed ResNet-50 at 2.66 ms after half a second
+        of runs with an upload before each, at 1.56 later. So not even an upload is between the load and what is
+        measured. A run that takes a whole window is a load itself, and on a software adapter there is nothing to wait
+        for."""
+        steps, first = self._executor.steps, self.time_runs(inputs, 1)[-1]
+        settling = Settling()
+        if self._executor.device.software or not steps or first >= 1e6 * WINDOW:
+            settling.settled = settling.done = True
+        runs = runs_within(_AT_ONCE, first)
+
+        def passes() -> Iterator[Sequence[Sequence[Step]]]:
+            while not settling.done:
+                yield [steps * runs]
+            yield from itertools.repeat([steps], repeats)
+
+        found = list[float]()
+        for (microseconds,) in self._passes(inputs, passes()):
+            found.append(float(microseconds))
+            if not settling.done:
+                settling.add(found[-1] / runs)
+        return settling.settled, np.array(found[len(found) - repeats :])
 
     def load(self, inputs: Sequence[Words], seconds: float, only: int | None = None) -> float:
         """Runs all dispatches, or the one at index `only`, without a pause for some seconds. Returns the median
@@ -69,7 +104,7 @@ class Stopwatch:
         runs = runs_within(_AT_ONCE, self.time_runs(inputs, 1, only=only)[-1])
         steps = self._executor.steps if only is None else [self._executor.steps[only]]
         end, found = time.perf_counter() + seconds, list[float]()
-        with closing(self._passes(inputs, [steps * runs])) as passes:
+        with closing(self._passes(inputs, itertools.repeat([steps * runs]))) as passes:
             for (microseconds,) in passes:
                 found.append(float(microseconds) / runs)
                 if time.perf_counter() >= end:
@@ -78,19 +113,20 @@ class Stopwatch:
 
     def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
         """Microseconds of compute passes, shape (repeats, passes)."""
-        found = self._passes(inputs, passes, repeats + 1) if passes else iter(())
+        found = self._passes(inputs, itertools.repeat(passes, repeats)) if passes else iter(())
         return np.array(list(found), np.float64).reshape(repeats, len(passes))
 
     def _passes(
-        self, inputs: Sequence[Words], passes: Sequence[Sequence[Step]], most: int | None = None
+        self, inputs: Sequence[Words], submissions: Iterable[Sequence[Sequence[Step]]]
     ) -> Generator[NDArray[np.float64]]:
-        """Submits compute passes again and again, at most so often, and each time before the last ones have ended.
-        Yields their microseconds, without those of the first ones: they wait for the upload, which Dawn's timestamps
-        include."""
+        """Submits compute passes, each time before the last ones have ended. Yields their microseconds. The first ones
+        are submitted twice, and timed the second time: they wait for the upload, which Dawn's timestamps include."""
         device, waiting = self._executor.device, deque[Callable[[], NDArray[np.float64]]]()
-        with self._executor.measuring(inputs), timestamps(device, len(passes)) as stamps:
+        turns = iter(submissions)
+        first = next(turns)
+        with self._executor.measuring(inputs), timestamps(device, len(first)) as stamps:
             try:
-                for turn in itertools.count() if most is None else range(most):
+                for turn, passes in enumerate(itertools.chain([first, first], turns)):
                     encoder = device.wgpu.create_command_encoder()
                     for number, steps in enumerate(passes):
                         record_pass(encoder, steps, timestamp_writes=stamps.around(number))

@@ -241,7 +241,8 @@ class Session:
         """Measures the GPU time of every dispatch.
 
         On a GPU, runs without a pause precede it, since clocks rise only under load: until the medians of two windows
-        of 0.4 seconds agree within 2 %, at most 6 seconds. If they never do, the result says so.
+        of 0.4 seconds agree within 2 %. After 6 seconds no further window begins, and the result says so. Where one run
+        takes longer than a window, none precedes it.
 
         Examples:
             >>> timing = session.time(x, repeats=2)

@@ -145,11 +145,10 @@ def measured(executor: Executor, words: Sequence[Array], repeats: int, warmup: i
     watch.time_runs(words, 1)  # the first run has a bar of its own where it compiles
     with bar("timing") as update:
         update(0, 0, "until times agree")
-        settled = watch.settle(words)
+        settled, runs = watch.settled_runs(words, warmup + repeats)
         update(0, 0, f"{counted(repeats, 'run')}")
-        runs = watch.time_runs(words, warmup + repeats)[warmup:]
         samples = watch.time_dispatches(words, warmup + repeats)[warmup:]
-        return Timing(device.name, executor.program, samples, runs, *_rates(device), settled)
+        return Timing(device.name, executor.program, samples, runs[warmup:], *_rates(device), settled)
 
 
 def _rates(device: Device) -> tuple[float, float, float]:

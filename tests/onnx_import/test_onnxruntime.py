@@ -79,6 +79,17 @@ def test_a_number_that_decides_a_branch_may_differ_between_runs() -> None:
     np.testing.assert_array_equal(session.run(None, {"x": x, "sr": np.array(16000)})[0], np.maximum(x, 0))
 
 
+def test_warnings_name_the_line_of_the_user() -> None:
+    zeros = {"x": np.zeros((2, 12, 32), np.float32)}
+    for call in (
+        lambda: q8.quantize(attention(), calibration=[zeros]),
+        lambda: ort.InferenceSession(attention(), calibration=[zeros], device="reference"),
+    ):
+        with pytest.warns(UserWarning, match="zeros") as told:
+            call()
+        assert [each.filename for each in told] == [__file__]
+
+
 def test_quantized_files_run_as_they_are_and_float_ones_by_calibration() -> None:
     x = drawn(1, 16, 24, 24)
     data = quantized("single", "QDQ", "s8s8")

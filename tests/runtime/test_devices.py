@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +21,16 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl_definitions import files
-from q8ta_wgpu.runtime import engines, rates
+from q8ta_wgpu.runtime import engines, rates, stopwatch
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.stopwatch import Stopwatch
+from q8ta_wgpu.runtime.stopwatch import Settling, Stopwatch
 from q8ta_wgpu.runtime.timestamps import Timestamps
 from testbed import harness, insides
 from testbed.devices import BACKENDS, Listing
 from testbed.small import one_node, same_bytes, small_input, small_model
+from testbed.standins import noted
 
 MODEL = small_model()
 NATIVE = engines.native()
@@ -238,7 +240,7 @@ def test_a_device_that_breaks_the_contract(
     assert any(good in text for text in files().values())
     other = Device(vulkan.wgpu)
     with monkeypatch.context() as patch:
-        patch.setattr(resolve, "complete", lambda text: complete(text).replace(good, bad))
+        patch.setattr(resolve, "complete", lambda *text: complete(*text).replace(good, bad))
         assert rule in other.contract  # probed once, when first asked for
     with pytest.raises(DeviceError, match=r"cannot run int8 models: .*the contract .*results differ"):
         Session(MODEL, other)
@@ -289,28 +291,36 @@ def test_a_target_is_measured_when_a_device_is_opened(
     assert asked == [gpu, cpu]
 
 
-class _Rising:
-    """Stands in for the work of a stopwatch: the median of a window of runs falls until it stays."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *microseconds: float) -> None:
-        self.windows = iter(microseconds)
-        monkeypatch.setattr(Stopwatch, "load", lambda watch, inputs, seconds: next(self.windows))
-
-
 @pytest.mark.parametrize("settles", [True, False])
-def test_a_gpu_is_timed_once_its_times_have_settled(
-    settles: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch
+def test_clocks_have_risen_once_two_windows_agree(settles: bool) -> None:
+    """An H100 timed ResNet-50 at 2.66 ms in a first call and at 1.56 later. It ends, too, if times never agree."""
+    seconds = itertools.count(0.0, 0.21)  # two times are a window
+    settling = Settling(lambda: next(seconds))
+    rising = [2660.0, 2660.0, 2600.0, 2600.0, 2000.0, 2000.0]
+    times = itertools.chain(rising, itertools.cycle([1600.0, 1590.0] if settles else [9.0, 9.0, 7.0, 7.0]))
+    taken = 0
+    while not settling.done:
+        settling.add(next(times))
+        taken += 1
+    assert settling.settled == settles
+    assert taken == (10 if settles else 30)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_runs_are_timed_without_a_pause_after_their_load(
+    slow: bool, vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An H100 timed ResNet-50 at 2.66 ms in a first call and at 1.56 later: its clocks rise under load alone. The
-    result says so if times never agree."""
-    gpu = insides.like(vulkan, software=False, dot_rates=rates.DotRates(6.0, 1.0))
-    monkeypatch.setattr("q8ta_wgpu.runtime.stopwatch.LONGEST", 60.0 if settles else 0.0)
-    rising = _Rising(monkeypatch, 2660.0, 2600.0, 2000.0, 1600.0, 1590.0, 7.0)
+    """Not even an upload is between them, which makes clocks fall. A run that is longer than a window needs no load."""
+    gpu = insides.like(vulkan, software=False)
+    monkeypatch.setattr(stopwatch, "WINDOW", 0.0 if slow else 0.05)
     with Session(MODEL, gpu) as session:
-        timing = session.time(small_input(), repeats=4, warmup=1)
-    assert timing.settled == settles and timing.runs.shape == (4,)
-    assert list(rising.windows) == ([7.0] if settles else [2660.0, 2600.0, 2000.0, 1600.0, 1590.0, 7.0])
-    assert ("times still changed" in str(timing)) != settles
+        executor = insides.executor(session)
+        words = [np.zeros(port.size // 4, np.uint32) for port in session.program.inputs]
+        uploads, runs = noted(monkeypatch, executor, "upload"), noted(monkeypatch, stopwatch, "record_pass")
+        settled, times = Stopwatch(executor).settled_runs(words, 4)
+    assert times.shape == (4,) and times.min() > 0 and len(uploads) == 2
+    assert (len(runs) == 2 + 5) == slow
+    assert settled or not slow
 
 
 def test_a_load_has_no_pauses(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:

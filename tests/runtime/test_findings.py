@@ -34,7 +34,7 @@ def test_another_probe_is_run(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -
     assert probe.contract(vulkan) == ""
     complete = resolve.complete
     good, bad = "vec4<f32>(acc), multiplier", "vec4<f32>(acc & vec4<i32>(-2)), multiplier"
-    monkeypatch.setattr(resolve, "complete", lambda text: complete(text).replace(good, bad))
+    monkeypatch.setattr(resolve, "complete", lambda *text: complete(*text).replace(good, bad))
     ran = noted(monkeypatch, probe, "run")
     for _ in range(2):
         assert "accumulator" in probe.contract(vulkan)
