@@ -6,8 +6,8 @@ has ten. Of a fault that changes nothing but speed or a message, the list says s
 
 Each fault is made in a copy of the tracked files. Its tests run nearest first, up to the first that fails: what found
 it the last time, files that have its name, the list of mutants.json for it, small files that import it, and the lists
-for the folders that it lies in, the whole library's last. A fault whose line is no longer there is reported as such:
-draw another one.
+for the folders that it lies in, the whole library's last. A fault whose line is no longer there gives way to the next
+one of its room and kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -116,9 +116,7 @@ def drawn(root: Path = ROOT) -> list[Mutant]:
     """The faults of a tree, by the rule."""
     found = []
     for room, globs in ROOMS.items():
-        every = sorted(
-            _candidates(root, room, globs), key=lambda m: hashlib.blake2b(f"{m.path}{m.old}".encode()).digest()
-        )
+        every = sorted(_candidates(root, room, globs), key=_digest)
         chosen: list[Mutant] = []
         for kind in (*KINDS, *[""] * 10):
             met = {(m.path, m.old) for m in chosen}
@@ -126,6 +124,15 @@ def drawn(root: Path = ROOT) -> list[Mutant]:
             chosen += itertools.islice(left, len(chosen) < 10)
         found += chosen
     return found
+
+
+def another(lost: Mutant, mutants: Sequence[Mutant], root: Path = ROOT) -> Mutant:
+    """The fault of a tree that takes the place of one whose line is gone: none of these, and of its kind if any is."""
+    met = {(m.path, m.old) for m in mutants}
+    left = sorted(
+        (m for m in _candidates(root, lost.room, ROOMS[lost.room]) if (m.path, m.old) not in met), key=_digest
+    )
+    return next((m for m in left if m.kind == lost.kind), left[0])
 
 
 def _digest(mutant: Mutant) -> bytes:
@@ -181,7 +188,9 @@ def part_mutants(options: Options) -> None:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = _copied(Path(folder, "tree"))
-        for mutant in mutants:
+        for place, mutant in enumerate(mutants):
+            if not is_there(mutant, copy):
+                mutants[place] = mutant = another(mutant, mutants, copy)
             if options.names and not {mutant.room, mutant.kind, mutant.path} & set(options.names):
                 continue
             begun = time.monotonic()
@@ -204,15 +213,19 @@ def _copied(target: Path) -> Path:
     return target
 
 
-def run(mutant: Mutant, tests: list[list[str]], tree: Path) -> str:
-    """What the tests say of a fault in a tree: found, survived, harmless, or moved where its line is gone. Notes which
-    test found it."""
+def is_there(mutant: Mutant, tree: Path) -> bool:
+    """Whether a tree has the line that a fault changes."""
     path = tree / mutant.path
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return path.exists() and path.read_text(encoding="utf-8").split("\n").count(mutant.old) == 1
+
+
+def run(mutant: Mutant, tests: list[list[str]], tree: Path) -> str:
+    """What the tests say of a fault in a tree that has its line: found, survived, or harmless. Notes which test found
+    it."""
     if mutant.harmless:
         return "harmless"
-    if text.split("\n").count(mutant.old) != 1:
-        return "moved"
+    path = tree / mutant.path
+    text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(f"{mutant.old}\n", f"{mutant.new}\n"), encoding="utf-8")
     try:
         mutant.by = next(filter(None, (_failure(arguments, tree) for arguments in tests)), "")

@@ -1,4 +1,4 @@
-"""Faults that `bench mutants` makes: what it says of one that is found, one that is not, and one that moved."""
+"""Faults that `bench mutants` makes: what it says of one that is found and one that is not, and which tests it runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.mutants import DATA, KINDS, ROOMS, Mutant, arguments_of, drawn, run
+from bench.mutants import DATA, KINDS, ROOMS, ROOT, Mutant, another, arguments_of, drawn, is_there, run
 
 
-def test_a_fault_is_found_or_survives_or_has_moved(tmp_path: Path) -> None:
+def test_a_fault_is_found_or_survives(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text("def total(a, b):\n    return a + b\n")
     tests = "@pytest.mark.parametrize('n', [1], ids=['a b'])\ndef test_it(n):\n    assert sums.total(n, 1) == 2\n"
     (tmp_path / "test_sums.py").write_text(f"import pytest, sums\n{tests}")
@@ -19,7 +19,6 @@ def test_a_fault_is_found_or_survives_or_has_moved(tmp_path: Path) -> None:
     arguments = [["test_sums.py"]]
     assert (run(fault, arguments, tmp_path), fault.by) == ("found", "test_sums.py::test_it[a b]")
     assert run(replace(fault, new="    return b + a"), arguments, tmp_path) == "survived"
-    assert run(replace(fault, old="    return b + a"), arguments, tmp_path) == "moved"
     assert run(replace(fault, harmless="the same"), arguments, tmp_path) == "harmless"
     assert (tmp_path / "sums.py").read_text() == "def total(a, b):\n    return a + b\n"
     renamed = replace(fault, by="test_sums.py::test_as_it_was_called")
@@ -34,6 +33,15 @@ def test_the_rule_draws_ten_of_each_room() -> None:
     assert {m.kind for m in found} <= set(KINDS)
     assert len({(m.path, m.old) for m in found}) == 60
     assert all(m.old != m.new for m in found)
+
+
+def test_a_fault_whose_line_is_gone_gives_way_to_another_one() -> None:
+    found = drawn()
+    lost = replace(found[3], old=f"{found[3].old} # changed")
+    assert is_there(found[3], ROOT) and not is_there(lost, ROOT)
+    mutants = [*found[:3], lost, *found[4:]]
+    assert another(lost, mutants) == found[3]
+    assert another(lost, found) not in found
 
 
 def test_every_fault_of_the_list_has_tests(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     ),
     "dangling input": (lambda d, c: node(d, TABLE).update(inputs=["nowhere", "table"]), "reads nowhere"),
     "dangling output": (field(outputs=["y", "nowhere"]), "nowhere"),
+    "dtype of no output": (field(dtypes={"9": "uint8"}), "found output 9 as 'uint8'"),
+    "unknown dtype of an output": (field(dtypes={"0": "int99"}), "found output 0 as 'int99'"),
     "dangling graph input": (field(inputs=["x", "nowhere"]), "nowhere has no type"),
     "missing constant": (lambda d, c: c.pop("table"), "table"),
     "extra constant": (lambda d, c: c.update(more=np.zeros(3, np.float32)), "more has no type"),
