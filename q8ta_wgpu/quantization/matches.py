@@ -197,7 +197,8 @@ def few_values(network: Network) -> Iterator[Reading]:
 def _in_8_bits(network: Network) -> Iterator[Stored]:
     """The values in 8 bits, but for those that recurrent layers give: these have no others."""
     values = network.values
-    return (stored for stored in values.stored if stored.width == "int8" and not is_recurrent(values, stored))
+    narrow = (stored for stored in values.stored if stored.width == "int8" and not stored.is_exact)
+    return (stored for stored in narrow if not is_recurrent(values, stored))
 
 
 def is_recurrent(values: StoredValues, stored: Stored) -> bool:

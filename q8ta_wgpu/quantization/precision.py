@@ -249,7 +249,7 @@ class Precisions:
         found: list[tuple[Width, float]] = []
         if isinstance(stored, Table):
             return found if stored.fixed else [("int16", 0.0)]
-        if is_recurrent(self.values, stored):
+        if stored.is_exact or is_recurrent(self.values, stored):
             return found
         readers = self.values.readers_of(stored, role)
         transforms = any(node.output in self.values.transforms for node in readers)

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.plan.storage import INT16, Storage
+from q8ta_wgpu.passes.plan.storage import INT16, WHOLE, Storage
 from q8ta_wgpu.quantization.places import Place
 
 Role = Literal["sums", "products", "steps", "others"]
@@ -79,6 +79,11 @@ class Stored:
         """The width in which the plan stores the values."""
         wide = self.storage == INT16 or (isinstance(self.storage, QParams) and self.storage.dtype == INT16X4)
         return "int16" if wide else "int8"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether 8 bits hold the values exactly, which are whole numbers."""
+        return self.storage == WHOLE and self.q("int8").scale == 1.0
 
     def q(self, width: Width) -> QParams:
         """Scale and zero point at a width of 8 or 16 bits, once calibration has met all items."""
