@@ -112,7 +112,8 @@ class _Insertion:
         q = stored.q(width)
         read, given = self.real.get(name, (name, None))
         found = read if given == q else self._rounded(read, q)
-        return self._rows(found) if stored in self.values.by_rows and stored.roles[edge] == {"sums"} else found
+        by_rows = stored in self.values.by_rows and stored.roles[edge] == {"sums"} and edge not in stored.moves
+        return self._rows(found) if by_rows else found
 
     def _rows(self, name: str) -> str:
         """A value whose rows are rounded to 8 bits by scales that the device computes."""

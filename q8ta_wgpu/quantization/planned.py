@@ -40,7 +40,9 @@ def planned(
     for stored in found.by_root.values():
         stored.zeros = not set(stored.values).isdisjoint(left_out)
     given = {name: found.by_root[places.root(("", name))] for name in places.plan.gives}
-    return StoredValues(graph, calls, [*found.by_root.values(), *tables], given, transforms, states)
+    order = {name: place for place, name in enumerate(found.names)}
+    every = sorted(found.by_root.values(), key=lambda stored: min(map(order.__getitem__, stored.values), default=0))
+    return StoredValues(graph, calls, [*every, *tables], given, transforms, states)
 
 
 def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequence[int]], bool]) -> list[Table]:
@@ -81,6 +83,7 @@ class _Planned:
         self.by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
         given = (name for name in graph.types if name not in self.producers)
         names = [n for n in (*given, *self.producers) if n in places.of_value]
+        self.names = names
         for name in names:
             for root in places.of_value[name]:
                 self.by_root[root].values.append(name)

@@ -114,6 +114,7 @@ class Precisions:
         self.rules = [*rules.deciding(self.matched), *_by_rows(self.values)]
         self.predicted: dict[Reading, float] = {}
         self._known = widths(self.rules)
+        self._go_on = {step.reading for step in self.rules if step.rule in rules.MAY_GO_ON}
         graph = self.calibration.graph
         self.judge = Judge(self.runner.exact, origins_of(graph, graph.outputs))
 
@@ -202,11 +203,11 @@ class Precisions:
             (stored, role)
             for stored in self.values.stored
             for role in ROLES
-            if stored.edges(role) and (stored, role) not in self._known
+            if stored.edges(role) and self._may_change((stored, role))
         ]
         if isinstance(self.runner, TracedRunner):
             return self._traced(self.runner, readings, wanted)
-        known: Choice = dict.fromkeys(self._known, "float32")
+        known = {r: width if r in self._go_on else "float32" for r, width in self._known.items()}
         found = noise_of_each(readings, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
         self.predicted = {reading: min(float(np.max(noise, initial=0.0)), 1e30) for reading, noise in found.items()}
         return found
@@ -219,7 +220,8 @@ class Precisions:
         pairs = enumerate(zip(plain, wanted, strict=True))
         weights = self.judge.weights({i: most for i, (found, most) in pairs if found > most})
         traced: list[Reading] = [(s, role) for s, role in readings if role != "steps" and not isinstance(s, Table)]
-        roundings = [[(edge, s.q(s.width)) for edge in s.edges(role)] for s, role in traced]
+        qs = [s.q(self._known.get((s, role), s.width)) for s, role in traced]
+        roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
         noise: dict[Reading, float] = dict(
             zip(traced, runner.noise_of_each(self.calibration.quantized(), roundings, weights), strict=True)
         )
@@ -233,7 +235,7 @@ class Precisions:
         for stored in self.values.stored:
             for role in ROLES:
                 reading = stored, role
-                if not stored.edges(role) or reading in self._known:
+                if not stored.edges(role) or not self._may_change(reading):
                     continue
                 amount = float(np.max(needed.get(reading, np.zeros(1)), initial=0.0))
                 for width, left in self._widths(reading):
@@ -243,10 +245,16 @@ class Precisions:
                         amount *= left
         return sorted(found, key=lambda step: -step.gain / step.cost)
 
+    def _may_change(self, reading: Reading) -> bool:
+        """Whether no rule has the last word about a reading."""
+        return reading not in self._known or reading in self._go_on
+
     def _widths(self, reading: Reading) -> list[tuple[Width, float]]:
         """The widths above 8 bits that a reading may have, and the share of its noise that each leaves."""
         stored, role = reading
         found: list[tuple[Width, float]] = []
+        if reading in self._known:
+            return [("float32", 0.0)]
         if isinstance(stored, Table):
             return found if stored.fixed else [("int16", 0.0)]
         if stored.is_exact or is_recurrent(self.values, stored):

@@ -41,6 +41,9 @@ class Rule:
 ASKED, FEW_VALUES = "asked", "few values"
 """The names of a rule that holds for any precision, and of one whose values may be left in float32 instead."""
 
+MAY_GO_ON = (FEW_VALUES,)
+"""The names of rules whose values may be left in float32 instead."""
+
 RULES: tuple[Rule, ...] = (
     Rule(
         ASKED,

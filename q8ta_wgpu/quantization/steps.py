@@ -69,7 +69,8 @@ def multiplies_rows(values: StoredValues, stored: Stored) -> bool:
 def _reads_rows(values: StoredValues, node: Node) -> bool:
     int8 = OPS[node.op].int8
     constant = node.inputs[1] in values.graph.constants if len(node.inputs) > 1 else False
-    return isinstance(int8, WeightedSum) and int8.reads_rows and constant and not _is_in_layer(values, node)
+    narrow = constant and not values.graph.values[node.output].in_float
+    return isinstance(int8, WeightedSum) and int8.reads_rows and narrow and not _is_in_layer(values, node)
 
 
 def _is_in_layer(values: StoredValues, node: Node) -> bool:
