@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.sized import Sized
-from q8ta_wgpu.frontend.nodes import argument_names, is_float
+from q8ta_wgpu.frontend.nodes import CONVERSIONS, argument_names, is_float, kind
 from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, Array, Call, Graph, QParams
+from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.stored import RESULT, Edge
 from q8ta_wgpu.quantization.weight_rounding import Algebra, by_reference
@@ -167,8 +168,19 @@ class TorchRunner:
         found: dict[str, Tensor] = {}
         for node, x in zip(pytree.tree_leaves(end.args[0]), pytree.tree_leaves(results), strict=True):
             if isinstance(node, Node) and isinstance(x, Tensor) and node.name in self.names:
-                found[self.names[node.name]] = x
+                found[self.names[node.name]] = x.float() if _is_amount(node) else x
         return [found[name] for name in self.program.graph.outputs]
+
+
+def _is_amount(node: Any) -> bool:
+    """Whether whole numbers are amounts, such as bytes of images: floats that were rounded, and no indices, labels or
+    counts. How far they are off counts, not how many differ."""
+    while isinstance(node, Node) and node.op == "call_function" and not is_float(node):
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if str(node.target) in CONVERSIONS and source is not None and is_float(source):
+            return True
+        node = source if isinstance(kind(node), Moves) else None
+    return False
 
 
 def _ints(roundings: Roundings, edge: tuple[str, str]) -> Any:

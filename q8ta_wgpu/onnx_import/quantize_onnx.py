@@ -15,12 +15,10 @@ from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
 from q8ta_wgpu.passes.fold_constants import fold_weights
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.items import ITEMS, how_many
+from q8ta_wgpu.quantization.items import how_many
 from q8ta_wgpu.quantization.notes import note
-from q8ta_wgpu.quantization.parts import are_apart
-from q8ta_wgpu.quantization.precision import Precision, Precisions
+from q8ta_wgpu.quantization.precision import Precision, Precisions, least
 from q8ta_wgpu.quantization.prepare import prepare
-from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import ReferenceRunner
 from q8ta_wgpu.session.inputs import arguments, arrays
 
@@ -130,13 +128,13 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     wanted = {name: program.names[name] for name in calibrated.wanted & set(program.names)}
     computed = Computed(file, wanted, found.constants)
     items, zeros, kept, count = 0, True, list[Mapping[str, Array]](), operator.length_hint(calibration, 0)
-    simulated = how_many(graph) if asked.precision != "int8" else 0
+    simulated = 0
     for item in calibration:
         update(items, count, "calibrating")
         inputs = arrays(graph, *arguments(item), _RESIZES)
         zeros = zeros and not any(x.any() for x in inputs.values())
-        if items == 0 and simulated and any(map(are_apart, inputs.values())):
-            simulated = max(simulated, min(ITEMS, count // 2))
+        if items == 0 and asked.precision != "int8":
+            simulated = how_many(graph, inputs, count)
         calibrated.meet(inputs, items, computed(inputs))
         kept += [{name: x.copy() for name, x in inputs.items()}] if items < simulated else []
         items += 1
@@ -157,6 +155,6 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
 def _chosen(calibrated: Calibration, items: Sequence[Mapping[str, Array]], precision: str) -> Precision:
     """The widths of values beyond those of the plan."""
     if precision == "int8":
-        return Precision(record=tuple(record(calibrated.values, (), {}, {})))
+        return least(calibrated)
     found = Precisions(calibrated, ReferenceRunner(calibrated.graph, items))
     return found.wide() if precision == "int16" else found.choose()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from q8ta_wgpu.ir.graph import Graph
+from collections.abc import Mapping
+
+from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.parts import are_apart
 
 INPUTS = 4
 """The number of inputs that are simulated. An item may hold several."""
@@ -12,17 +15,31 @@ NUMBERS, ITEMS = 32, 8
 """The numbers that each result should have in all simulated items together, and the most items that are taken for that.
 The noise of four numbers may by chance be 5 dB above or below that of all, of 48 still 2 dB."""
 
+MANY = 256
+"""The numbers that each result should have where a quarter of the items gives them."""
+
 _WORK = 4e9
 """Multiply-adds of all simulated items, which the numpy reference computes in a few seconds. One item is taken in any
 case."""
 
 
-def how_many(graph: Graph) -> int:
-    """How many items are simulated."""
+def how_many(graph: Graph, first: Mapping[str, Array], total: int, quick: bool = False) -> int:
+    """How many items are simulated.
+
+    Args:
+        graph: the float graph.
+        first: the inputs of the first item. Of those whose rows differ much in size, half of the calibration is
+            simulated, up to ITEMS: few of them are the smallest, which lose most.
+        total: the number of items, or 0 where it is not known.
+        quick: whether a run takes much less time than the numpy reference.
+    """
     shapes = [graph.types[name].shape for name in graph.inputs]
     each = min((shape[0] for shape in shapes if shape), default=1)
     results = (graph.types.get(name) for name in graph.results)  # a constant that no node reads has no type
     numbers = min((result.numel for result in results if result is not None), default=NUMBERS)
-    wanted = max(-(-INPUTS // each), min(ITEMS, -(-NUMBERS // numbers)))
+    least, many = (min(ITEMS, -(-wanted // numbers)) for wanted in (NUMBERS, MANY))
+    wanted = max(-(-INPUTS // each), least, min(many, total // 4))
+    if any(map(are_apart, first.values())):
+        wanted = max(wanted, min(ITEMS, total // 2))
     work = sum(OPS[node.op].macs(graph.call(node)) for node in graph.nodes)
-    return max(1, min(wanted, int(_WORK / max(work, 1))))
+    return max(1, wanted if quick else min(wanted, int(_WORK / max(work, 1))))

@@ -18,6 +18,9 @@ SPARE = 10**0.03
 SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
 
+CLEAN = 1e-6
+"""Noise to signal, 60 dB, below which float32 gains nothing over int16."""
+
 BAD, FAIR = 10**-1.5, 0.01
 """Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted if 16 bits can
 give it."""

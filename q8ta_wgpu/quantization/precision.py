@@ -20,9 +20,9 @@ from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.limits import SPARE, WITHIN, allowed, low_signal, wanted, worst
+from q8ta_wgpu.quantization.limits import CLEAN, SILENT, SPARE, WITHIN, allowed, low_signal, wanted, worst
 from q8ta_wgpu.quantization.matches import is_recurrent
-from q8ta_wgpu.quantization.parts import Judge, decibels
+from q8ta_wgpu.quantization.parts import Judge, Part, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
@@ -109,7 +109,7 @@ class Precisions:
 
     def __post_init__(self) -> None:
         self.values = self.calibration.values
-        self.costs = Costs(self.values)
+        self.sums, self.costs = self.calibration.sums, Costs(self.values)
         self.matched = rules.matched(self.values, self.costs)
         self.rules = [*rules.deciding(self.matched), *_by_rows(self.values)]
         self.predicted: dict[Reading, float] = {}
@@ -132,7 +132,7 @@ class Precisions:
         return replace(found, record=tuple(record(self.values, found.steps, self.matched, self.predicted)))
 
     def _chosen(self) -> Precision:
-        yardstick = self._yardstick()
+        yardstick = self._fitted(self._clipped())
         plain = self.noise(self._known)
         parts = self.judge.parts
         most = list(map(allowed, yardstick, parts))
@@ -146,9 +146,18 @@ class Precisions:
         if (at := worst(parts, most, predicted, plain)) is None:
             return Precision(kept)
         least, int8, found = (decibels(each[at]) for each in (yardstick, plain, predicted))
-        names = self.calibration.graph.results
-        output = names[parts[at].output] if len(names) > 1 else "the output" if parts[at].name else ""
-        return Precision(kept, f"{parts[at].name} of {output}" if parts[at].name else output, least, int8, found)
+        return Precision(kept, self._said(parts[at]), least, int8, found)
+
+    def _said(self, part: Part) -> str:
+        """Which output, and which part of it; empty if there is only one output, and it is judged as a whole."""
+        names = self.calibration.graph.outputs
+        if len(names) == 1:
+            return f"{part.name} of the output" if part.name else ""
+        name = names[part.output]
+        made = self.values.producers.get(name)
+        place = f", {made.source}" if made is not None and made.source else ""
+        output = f"output {part.output} ({name}{place})"
+        return f"{part.name} of {output}" if part.name else output
 
     def noise(self, chosen: Choice, rounds: bool = True) -> list[float]:
         """The noise of each part of outputs with these widths. Without `rounds` only the weights of transforms are
@@ -161,17 +170,57 @@ class Precisions:
             self._found[key] = self.judge.noise(self.runner.outputs(graph))
         return self._found[key]
 
+    def _clipped(self) -> list[float]:
+        """The yardstick's least noise with ranges that clip and with whole ones, which other quantizers use. Where
+        whole ranges are better for a part, values that make more noise by clipping keep whole ranges."""
+        stored = self.values.stored
+        clipped, clipping = self._yardstick(), [s.q(s.width) for s in stored]
+        for each in stored:
+            each.let_clip(False)
+        whole = self._yardstick()
+        worse = {i: w for i, (c, w) in enumerate(zip(clipped, whole, strict=True)) if c > WITHIN * max(w, SILENT)}
+        apart = [(s, q) for s, q in zip(stored, clipping, strict=True) if s.q(s.width) != q]
+        for each in stored:
+            each.let_clip(True)
+        if not worse or not isinstance(self.runner, TracedRunner):
+            return clipped
+        weights, graph = self.judge.weights(worse), self.calibration.quantized()
+        found = []
+        for clips in (True, False):
+            for each, _ in apart:
+                each.let_clip(clips)
+            roundings = [[(edge, s.q(s.width)) for role in ROLES for edge in s.edges(role)] for s, _ in apart]
+            found.append(self.runner.noise_of_each(graph, roundings, weights))
+        for (each, _), by_clipping, by_rounding in zip(apart, *found, strict=True):
+            each.let_clip(by_clipping <= by_rounding)
+        return list(map(min, clipped, whole, self._yardstick()))
+
+    def _fitted(self, yardstick: list[float]) -> list[float]:
+        """The yardstick, once biases, and then weights, are the float network's where fitting them leaves a part with
+        more noise than is allowed. (A bias that corrects the mean error is wrong for tokens of zeros, if the network
+        divides by their norm.)"""
+        weights = self.calibration.weights
+        most = list(map(allowed, yardstick, self.judge.parts))
+        for restore in (weights.restore_biases, weights.restore_weights) if weights.inputs else ():
+            noise = self.judge.noise(self.runner.outputs(quantized(self.values, self._only_sums(), self.sums, weights)))
+            if all(found <= limit for found, limit in zip(noise, most, strict=True)):
+                break
+            restore()
+        return yardstick
+
     def _yardstick(self) -> list[float]:
         """The noise where nothing is rounded but the weights of weighted sums, to the nearest step, and what these sums
         read."""
-        fixed = [stored for stored in self.values.stored if isinstance(stored, Table) and stored.fixed]
-        others = [(s, role) for s in self.values.stored for role in ROLES if role != "sums" and s not in fixed]
-        chosen: dict[Reading, Width] = dict.fromkeys(others, "float32")
-        chosen |= {step.reading: step.width for step in _by_rows(self.values)}
         program, weights = self.calibration.program, self.calibration.weights
         nearest = RoundedWeights(program, {}, weights.group, weights.algebra)
-        graph = quantized(self.values, chosen, self.calibration.sums, nearest)
+        graph = quantized(self.values, self._only_sums(), self.sums, nearest)
         return self.judge.noise(self.runner.outputs(graph))
+
+    def _only_sums(self) -> Choice:
+        """The widths with which only what weighted sums read is rounded, and tables in 4 bits."""
+        fixed = [stored for stored in self.values.stored if isinstance(stored, Table) and stored.fixed]
+        others = [(s, role) for s in self.values.stored for role in ROLES if role != "sums" and s not in fixed]
+        return {**dict.fromkeys(others, "float32"), **{step.reading: step.width for step in _by_rows(self.values)}}
 
     def _enough(self, wanted: Sequence[float], allowed: Sequence[float]) -> list[Step]:
         """The steps beyond the rules that bring the noise of each output to what is wanted."""
@@ -182,7 +231,7 @@ class Precisions:
             want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
-        steps = self._without_dear(self._first(every, limits), limits)
+        steps = self._exact(self._without_dear(self._first(every, limits), limits), limits)
         cheap = self._cheap([*self.rules, *steps], needed)
         return [*steps, *cheap] if self._suffice([*steps, *cheap], [WITHIN * limit for limit in limits]) else steps
 
@@ -298,6 +347,15 @@ class Precisions:
             fewer = [each for each in steps if each is not step]
             steps = fewer if self._suffice(fewer, limits) else steps
         return steps
+
+    def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
+        """These steps in int16 where that leaves 60 dB: float32 gains nothing over it that would justify results that
+        differ between devices."""
+        drifts = [step for step in steps if step.width == "float32" and step.reading[1] != "steps"]
+        wide = {step.reading for step in drifts}
+        narrow = [s for s in self._every({}) if s.reading in wide and s.width == "int16"]
+        exact = list({s.reading: s for s in (*narrow, *(s for s in steps if s not in drifts))}.values())
+        return exact if drifts and self._suffice(exact, [max(limit, CLEAN) for limit in limits]) else steps
 
     def _suffice(self, steps: Sequence[Step], limits: Sequence[float]) -> bool:
         found = self.noise({**self._known, **widths(steps)})

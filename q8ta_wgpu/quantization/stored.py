@@ -45,8 +45,8 @@ class Met(Protocol):
         """How many values were met that are not zero."""
         ...
 
-    def stored(self, storage: Storage) -> QParams:
-        """Scale and zero point of a storage."""
+    def stored(self, storage: Storage, clips: bool = True) -> QParams:
+        """Scale and zero point of a storage. `clips`: whether values may be clipped."""
         ...
 
 
@@ -62,6 +62,7 @@ class Stored:
         roles: the roles in which each edge reads them; of a call that moves elements, the roles of those that read what
             it gives.
         moves: the edges of such calls.
+        clips: whether values may be clipped where that lowers their squared error.
         zeros: whether calibration met zeros in place of elements that a `where` leaves out.
     """
 
@@ -72,6 +73,7 @@ class Stored:
     roles: dict[Edge, frozenset[Role]] = field(default_factory=dict)
     moves: set[Edge] = field(default_factory=set)
     zeros: bool = False
+    clips: bool = True
     _q: dict[Width, QParams] = field(default_factory=dict)
 
     @property
@@ -88,8 +90,13 @@ class Stored:
     def q(self, width: Width) -> QParams:
         """Scale and zero point at a width of 8 or 16 bits, once calibration has met all items."""
         if width not in self._q:
-            self._q[width] = self.met.stored(self.storage if width == self.width else INT16)
+            self._q[width] = self.met.stored(self.storage if width == self.width else INT16, self.clips)
         return self._q[width]
+
+    def let_clip(self, clips: bool) -> None:
+        """Says whether values may be clipped."""
+        self.clips = clips
+        self._q.clear()
 
     def edges(self, role: Role) -> list[Edge]:
         """The edges that read the values in a role, without those that only move elements."""
@@ -116,7 +123,7 @@ class Rows:
 
     low, high, count = 0.0, 0.0, 0.0
 
-    def stored(self, storage: Storage) -> QParams:
+    def stored(self, storage: Storage, clips: bool = True) -> QParams:
         """A scale that stands for those of the rows."""
         return QParams(2.0**-15, 0, INT16X4) if storage == INT16 else QParams(2.0**-7, 0)
 

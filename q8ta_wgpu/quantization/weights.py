@@ -37,6 +37,7 @@ class RoundedWeights:
         algebra: computes with matrices.
         found: weights that are rounded.
         biases: of weighted sums, by output.
+        corrects: whether biases are corrected.
     """
 
     program: FloatProgram
@@ -45,6 +46,17 @@ class RoundedWeights:
     algebra: Algebra = NUMPY
     found: dict[Key, Steps] = field(default_factory=dict)
     biases: dict[str, Array] = field(default_factory=dict)
+    corrects: bool = True
+
+    def restore_biases(self) -> None:
+        """Leaves all biases as they are in float."""
+        self.biases.clear()
+        self.corrects = False
+
+    def restore_weights(self) -> None:
+        """Rounds all weights to the nearest step."""
+        self.inputs = {}
+        self.found = {key: steps for key, steps in self.found.items() if not key[1]}
 
     def take(self, other: RoundedWeights) -> None:
         """Takes the weights and biases of the same program at other sizes of its inputs."""
@@ -75,7 +87,7 @@ class RoundedWeights:
         if key not in self.found:
             given = self.program.graph.constants[name].astype(np.float64)
             values, self.found[key] = self._steps(name, "int8", inputs)
-            if inputs is not None and inputs.mean is not None:
+            if self.corrects and inputs is not None and inputs.mean is not None:
                 bias = self.program.graph.constants[node.inputs[2]].astype(np.float64)
                 moved = _moved(self.program.graph, node, inputs.mean, values - given, self.algebra)
                 changed = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved

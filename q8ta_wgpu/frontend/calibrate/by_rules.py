@@ -162,7 +162,7 @@ class _Met:
         observer = self._given.observer
         return float(observer.histogram.sum()) if type(observer) is RangeObserver else 0.0
 
-    def stored(self, storage: Kind) -> QParams:
+    def stored(self, storage: Kind, clips: bool = True) -> QParams:
         """Scale and zero point in 8 or 16 bits."""
         wide = storage == INT16
         own = self._given.width == ("int16" if wide else "int8")
