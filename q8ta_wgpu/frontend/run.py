@@ -269,7 +269,10 @@ class Traced(_Run):
 
     def __init__(self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, tuple[int, QParams]]) -> None:
         super().__init__(runner, roundings)
-        self._groups, self._first = groups, list[Tensor]()
+        found = roundings.weights
+        self._with_weights, self._first = roundings, list[Tensor]()
+        self._tables = {edge: (i, found[edge]) for edge, (i, _) in groups.items() if edge in found}
+        self._groups = {edge: group for edge, group in groups.items() if edge not in found}
         self._count = 1 + max((i for i, _ in groups.values()), default=-1)
         self._changes = np.zeros(self._count)
 
@@ -277,23 +280,40 @@ class Traced(_Run):
         """A parameter, which gets no gradients."""
         return super().get_attr(target, args, kwargs).detach()
 
-    def _read(self, source: Node, reader: Node) -> Any:
-        value, name = self.env[source], self._names.get(source.name, "")
-        edge = (RESULT if reader.op == "output" else reader.name), name
-        if self._roundings is not None and (weight := self._roundings.weights.get(edge)) is not None:
-            return self._runner.weight(weight)
-        if edge not in self._groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
-            return value
-        group, q = self._groups[edge]
+    def run_node(self, n: Node) -> Any:
+        """The value of a node. Of rows that are looked up in a table, notes the errors that its rounding makes."""
+        found = super().run_node(n)
+        if n.target is not torch.ops.aten.embedding.default:
+            return found
+        table, places = n.all_input_nodes[:2]
+        if (known := self._tables.get((n.name, self._names.get(table.name, "")))) is None:
+            return found
+        group, steps = known
+        rows = F.embedding(self.env[places], self._runner.weight(steps))
+        return self._noted(found, group, rows - found)
+
+    def _noted(self, value: Tensor, group: int, error: Tensor) -> Tensor:
+        """A value of which an error is noted."""
         if not value.requires_grad:
             value = value.detach().requires_grad_()
             self._first.append(value)
-        error = rounded(value.detach(), q).sub_(value.detach())
 
         def note(change: float) -> None:
             self._changes[group] += change
 
-        return Noted.apply(value, note, error)  # type: ignore[no-untyped-call]
+        noted: Tensor = Noted.apply(value, note, error)  # type: ignore[no-untyped-call]
+        return noted
+
+    def _read(self, source: Node, reader: Node) -> Any:
+        value, name = self.env[source], self._names.get(source.name, "")
+        edge = (RESULT if reader.op == "output" else reader.name), name
+        weight = None if edge in self._tables else self._with_weights.weights.get(edge)
+        if weight is not None:
+            return self._runner.weight(weight)
+        if edge not in self._groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
+            return value
+        group, q = self._groups[edge]
+        return self._noted(value, group, rounded(value.detach(), q).sub_(value.detach()))
 
     def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> Array:
         """How the errors of each group change the outputs, multiplied by these signs and summed. `more` says whether

@@ -49,7 +49,7 @@ class Moved:
         found = self.back(np.broadcast_to(numbers, shape))
         for at in range(found.ndim):
             line = found[tuple(slice(None) if i == at else slice(1) for i in range(found.ndim))]
-            if (line == found).all():
+            if found.shape[at] == shape[0] and (line == found).all():
                 return at
         return 1
 

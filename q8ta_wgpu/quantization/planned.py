@@ -154,7 +154,8 @@ class _Planned:
             else:
                 roles = {"steps" if steps[node.output] else "others"}
                 if not self._is_given(node.output):
-                    roles.update(found[reader.output] for reader in behind)
+                    unstored = (n for n in behind if (self.calls[n.output], node.output) not in self.places.plan.reads)
+                    roles.update(found[reader.output] for reader in unstored)
                 found[node.output] = next(role for role in ROLES if role in roles)
         return found
 

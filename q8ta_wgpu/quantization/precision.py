@@ -268,7 +268,7 @@ class Precisions:
         plain = self.noise(self._known)
         pairs = enumerate(zip(plain, wanted, strict=True))
         weights = self.judge.weights({i: most for i, (found, most) in pairs if found > most})
-        traced: list[Reading] = [(s, role) for s, role in readings if role != "steps" and not isinstance(s, Table)]
+        traced: list[Reading] = [(s, role) for s, role in readings if role != "steps"]
         qs = [s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
         noise: dict[Reading, float] = dict(

@@ -159,7 +159,7 @@ def test_ranges_are_those_of_all_values_however_they_come() -> None:
     largest = max(float(np.abs(item).max()) for item in items)
     assert 2 <= met.stored(INT16).scale / (largest / 32767.5) < 2.5
     assert met.stored(SLICE).zero == 0
-    whole = Range("int8")
+    whole = Range(WHOLE)
     whole.meet(np.arange(-3, 9, dtype=np.float32))
     assert whole.stored(WHOLE).scale == 1.0
 
