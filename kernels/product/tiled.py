@@ -40,7 +40,7 @@ class Product:
         weights: the weight as int8 (channels, bytes along k), or (phases, channels, bytes along k).
         reads: WGSL by which a tile reads x and stores the result: what fills the open names of its body.
         params: uniform fields of the operator.
-        has_vectors: whether x is bound as vectors of four words.
+        has_vectors: whether x, or all tensors of a prologue, are bound as vectors of four words.
         takes: whether the kernels are made for a call.
         divisors: constants of what `reads` names, for a tile.
         narrow: whether vectors of x are assembled from words or bytes.
@@ -95,7 +95,8 @@ class Product:
 
     def wide(self, call: Call, tile: AnyTile) -> tuple[str, ...]:
         """`Kernel.wide` for a tile."""
-        x = ("x",) if self.has_vectors(call) else ()
+        tensors = call.attrs["prologue"].names if "prologue" in call.attrs else ("x",)
+        x = tensors if self.has_vectors(call) else ()
         return *weighted.PER_CHANNEL, "weight", *x, *(("y",) if _stores_vectors(tile, call) else ())
 
     def fields(self, call: Call, tile: AnyTile) -> Params:

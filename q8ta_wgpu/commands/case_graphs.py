@@ -88,6 +88,38 @@ def runnable() -> Iterator[Graph]:
 def fused() -> Iterator[Graph]:
     """Graphs that passes make one operator of: one that no program has."""
     yield from (_attention(), _attention(masked=True), _narrowed(), _normalized(), _masked(3), _masked(1))
+    yield from (_moved(7, 1), _moved(32, 3))
+
+
+def _moved(channels: int, kernel: int) -> Graph:
+    """A convolution that reads parts of two tensors. With a 1x1 window their channels are in another order, and some
+    are stored as well; with a larger one a tensor is upsampled."""
+    graph, shape = Graph(), (2, channels, 18, 26)
+    small = (2, channels, 9, 13) if kernel > 1 else shape
+    for name, size in (("a", shape), ("b", small)):
+        graph.inputs.append(name)
+        graph.types[name] = TensorType(size, INT8X4, _Q)
+    other = "b"
+    if kernel > 1:
+        sizes: Attrs = {"scale": (2.0, 2.0), "size": (0, 0), "exact": False}
+        other = _appended(graph, "upsample_nearest", "b", TensorType(shape, INT8X4, _Q), sizes)
+    joined = TensorType((2, 2 * channels, 18, 26), INT8X4, _Q)
+    both = _appended(graph, "cat", ["a", other], joined, {"dim": 1})
+    if kernel == 1:
+        both = _appended(graph, "channel_shuffle", both, joined, {"groups": 2})
+        graph.outputs.append(
+            _appended(graph, "slice", both, TensorType(shape, INT8X4, _Q), {**_FIRST, "end": channels})
+        )
+    weight = _constant(graph, 1, (21, 2 * channels, kernel, kernel), weight=True, random=True)
+    read = [_appended(graph, "dequantize", both, TensorType(joined.shape)), weight]
+    read.append(_constant(graph, 2, (21,), weight=False, random=True))
+    attrs: Attrs = {"stride": (1, 1), "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1}
+    y = _appended(graph, "conv2d", read, TensorType((2, 21, 18, 26)), attrs)
+    graph.outputs.append(_requantized(graph, y, _Q))
+    return graph
+
+
+_FIRST: Attrs = {"dim": 1, "start": 0, "step": 1, "extent": 0}
 
 
 def _attention(masked: bool = False) -> Graph:

@@ -6,6 +6,7 @@ benchmarks read them. Nothing is registered: `kernels.OPS` finds them in the fol
 
 from __future__ import annotations
 
+import itertools
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +174,8 @@ class Op:
 
     Attributes:
         name: the name in graphs, reports and WGSL file names.
-        operands: its inputs. The last one repeats if `variadic`. Operands of an attribute `epilogue` follow.
+        operands: its inputs. The last one repeats if `variadic`. Operands of the attributes `prologue` and `epilogue`
+            follow.
         infer: (input types, attrs) -> (shape, dtype) of the result; raises GraphError on a wrong call.
         results: other dtypes that the result may have; its type says which, as it says scale and zero point.
         reference: (call, arrays) -> result: the definition, in numpy.
@@ -209,8 +211,9 @@ class Op:
     rows: Callable[[Call], int] | None = None
 
     def inputs(self, attrs: Attrs) -> tuple[Operand, ...]:
-        """The operands of a call with these attributes: the operator's own, then those of its epilogue."""
-        return (*self.operands, *attrs["epilogue"].operands) if "epilogue" in self.schema else self.operands
+        """The operands of a call with these attributes: the operator's own, then those of its prologue and epilogue."""
+        parts = [attrs[name].operands for name in ("prologue", "epilogue") if name in self.schema]
+        return tuple(itertools.chain(self.operands, *parts))
 
     def operand(self, position: int, attrs: Attrs) -> Operand:
         """The operand at a position of a call; the last one of a variadic operator repeats."""

@@ -128,7 +128,7 @@ class _Builder:
                 layouts=tuple(layout.short for layout in (*step.variant.reads, out) if layout is not None),
                 moved=moved,
                 macs=op.macs(call),
-                stages=call.attrs["epilogue"].label if "epilogue" in call.attrs else "",
+                stages=" -> ".join(call.attrs[name].label for name in ("prologue", "epilogue") if name in call.attrs),
                 offsets=offsets if any(offsets) else (),
             )
         )

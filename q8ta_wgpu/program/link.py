@@ -21,6 +21,7 @@ and the result are bound as vectors of 16 bytes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -234,6 +235,8 @@ def link(
             generated.append(_counterpart(binding, binding.layout == out and t.shape == call.output.shape))
     if op.variadic:
         generated += _variadic(op, operands, wide)
+    if prologue := call.attrs.get("prologue"):
+        generated += prologue.declarations("x" in wide, math.prod(call.inputs[1].shape[2:]))
     if combines:
         generated += _combined(operands, call.output.dtype, "y" in wide)
     generated += _result(call.output.dtype, out, len(operands), wide)

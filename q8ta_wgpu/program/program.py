@@ -40,7 +40,7 @@ class Dispatch:
         layouts: of the inputs that have one, then of the output.
         moved: bytes read and written if each operand is read once.
         macs: multiply-accumulates; 0 if its time does not depend on them.
-        stages: names of the stages of a weighted sum's epilogue.
+        stages: what a product reads, where that is parts of tensors, and the names of its epilogue's stages.
         offsets: byte offset at which each buffer is bound; empty if all are 0.
     """
 

@@ -34,7 +34,7 @@ from q8ta_wgpu.program.wgsl_definitions import definitions, files, folders, scan
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import wgpu_errors
 from q8ta_wgpu.runtime.rates import unit_module
-from testbed import attention_graphs, harness, rows_with_scales, states
+from testbed import attention_graphs, harness, moved_graphs, rows_with_scales, states
 from testbed.sample import EVERYTHING, in_turn
 from tests.kernels import test_chains
 from tests.project.test_imports import MODULES, ROOMS
@@ -57,6 +57,8 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
     yield from ((graph, index, 0) for index, graph in enumerate(attention_graphs.fused_graphs()))
     for n, (graph, index) in enumerate(rows_with_scales.single_nodes()):
         yield graph, index, n if "epilogue" in graph.nodes[0].attrs else 0
+    yield from ((graph, index, 0) for index, graph in enumerate(moved_graphs.graphs(BASELINE)))
+    yield moved_graphs.taken(), 0, 0
     conv2d = OPS["conv2d"]
     for index, case in enumerate(conv2d.cases):
         yield lower(run_passes(graph_of(conv2d, case, quantized=True, image=True)), BASELINE), index, 0
@@ -367,7 +369,8 @@ def test_every_loop_is_accounted_for() -> None:
     literal, module constants) or its weight's taps states its work; `verify` holds it below MAX_WORK."""
     for text, step in modules().items():
         op = OPS[step.node.op]
-        weighted_sum = isinstance(op.int8, WeightedSum) or op.operands[1:5] == weighted.OPERANDS[1:]
+        names = [operand.name for operand in op.operands[1:5]]
+        weighted_sum = isinstance(op.int8, WeightedSum) or names == [each.name for each in weighted.OPERANDS[1:]]
         for bound, keyword in () if weighted_sum or op.work is not None else LOOP.findall(text):
             fixed = re.fullmatch(r"(\d+u?|[A-Z][A-Z0-9_]*)( / [A-Z][A-Z0-9_]*)?", bound.strip())
             assert fixed and not keyword, (

@@ -43,13 +43,14 @@ ROOMS: dict[str, set[str]] = {
     "kernels.reduce": IR | {"kernels.lib", "kernels.pool"},
     "kernels.rotary": IR | {"kernels.elementwise", "kernels.lib", "kernels.move"},
     **dict.fromkeys(
-        ("kernels.conv2d", "kernels.linear", "kernels.transposed"),
-        IR | {"kernels.lib", "kernels.product", "kernels.epilogue"},
+        ("kernels.linear", "kernels.transposed"), IR | {"kernels.lib", "kernels.product", "kernels.epilogue"}
     ),
+    "kernels.prologue": IR | {"kernels.product"},
+    "kernels.conv2d": IR | {"kernels.lib", "kernels.product", "kernels.epilogue", "kernels.prologue"},
     "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.lib", "kernels.linear"},
     "kernels": IR,
     # graph to graph to plan
-    "model": TABLE | {"hub", "kernels.epilogue", "writing"},
+    "model": TABLE | {"hub", "kernels.epilogue", "kernels.prologue", "writing"},
     "passes.rewriter": IR,
     "passes.operands": TABLE | {"passes.rewriter"},
     "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
@@ -60,11 +61,14 @@ ROOMS: dict[str, set[str]] = {
         "kernels.epilogue",
         "kernels.lib",
         "kernels.move",
+        "passes.fold_moves",
         "passes.use_im2col",
         "passes.plan",
     }
     | REWRITING,
     "passes.layout_sync": TABLE,
+    "passes.fold_moves": TABLE
+    | {"kernels.epilogue", "kernels.product", "kernels.prologue", "passes.layout_sync", "passes.rewriter"},
     "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # calls of aten and ONNX to operators of the table
     "importing": GRAPH | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},
