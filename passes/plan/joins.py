@@ -83,6 +83,7 @@ class Origins:
         self.graph, self.rewriter, self._moving = graph, Rewriter(graph), moving
         self.parts: list[str] = []
         self._of: dict[str, Array] = {}
+        self._held: dict[str, frozenset[int]] = {}
         self._places = {node.output: place for place, node in enumerate(graph.nodes)}
         self._joined = set[str]()
         for node in graph.nodes:
@@ -115,6 +116,12 @@ class Origins:
         for value in sorted(needed.keys() - self._of.keys(), key=lambda each: self._places.get(each, -1)):
             self._of[value] = self._numbers(value)
         return self._of[name]
+
+    def held(self, name: str) -> frozenset[int]:
+        """The numbers of the parts of which a value has elements."""
+        if name not in self._held:
+            self._held[name] = frozenset(np.flatnonzero(np.bincount(self.of(name).reshape(-1))).tolist())
+        return self._held[name]
 
     def _numbers(self, name: str) -> Array:
         """`of` a value, once those of what it is moved from are known."""
@@ -177,5 +184,5 @@ class _Reached:
         types = self.origins.graph.types
         if types[taken].numel >= types[name].numel:
             return None
-        whole, held = (frozenset(np.unique(self.origins.of(each)).tolist()) for each in (join, taken))
+        whole, held = self.origins.held(join), self.origins.held(taken)
         return None if whole <= held else whole & held
