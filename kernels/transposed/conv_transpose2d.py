@@ -220,6 +220,13 @@ CASES = (
     _case((1, 8, 3, 5), (16, 8, 2, 2)),
 )
 
+
+def _float_params(call: Call) -> Params:
+    """`tap_step`: where taps are next to each other, those between places of the input need not be looked at."""
+    steps = [s if d == 1 else 1 for s, d in zip(call.attrs["stride"], call.attrs["dilation"], strict=True)]
+    return {**weighted.convolution_params(call), "tap_step": (steps[0], steps[1], 0, 0)}
+
+
 conv_transpose2d = Op(
     name="conv_transpose2d",
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
@@ -234,7 +241,7 @@ conv_transpose2d = Op(
             ("conv_transpose2d", "map"),
             (FLOAT,),
             FLOAT,
-            params=weighted.convolution_params,
+            params=_float_params,
         ),
         lambda call: call.inputs[1].shape[1:],
     ),
