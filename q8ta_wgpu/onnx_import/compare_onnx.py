@@ -30,11 +30,13 @@ def compare(file: File, model: Model, inputs: Any) -> Comparison:
     Examples:
         >>> model = q8.quantize("net.onnx", calibration=items)
         >>> print(q8.compare("net.onnx", model, x))    # name operators of the worst rows in skip=[...]
+        >>> q8.compare("vad.onnx", model, {"input": x, "sr": 16000})    # made with constants={"sr": 16000}
 
     Args:
         file: the path of the float file, or its bytes.
         model: what `quantize` made of it.
-        inputs: an array, a tuple of arrays in the order of the file's inputs, or a dict by their names.
+        inputs: an array, a tuple of arrays in the order of the model's inputs, or a dict by their names, to which the
+            constants belong that the model was made with.
 
     Returns:
         A Comparison: a row for every int8 or int16 value that the model stores and every output, by its name in the
@@ -48,11 +50,12 @@ def compare(file: File, model: Model, inputs: Any) -> Comparison:
         found = f"{shown(type(file).__name__)} and {shown(type(model).__name__)}"
         raise InputError(f"compare takes a float ONNX file and the Model that quantize made of it, found {found}")
     given, named = arguments(inputs)
-    values = arrays(model.graph, given, named)
+    constants = {name: value for name, value in named.items() if name not in model.graph.arguments}
+    values = arrays(model.graph, given, {name: value for name, value in named.items() if name not in constants})
     shapes = [values[name].shape for name in model.graph.arguments]
     if shapes != [model.graph.types[name].shape for name in model.graph.arguments]:
         model = model.reshape(*shapes)
-    program = _program(local(file), model, values)
+    program = _program(local(file), model, values, constants)
     kept = {name: program.graph.stored(name, x) for name, x in values.items()}
     exact = run(program.graph, kept, keep=True)
     ours = run(model.graph, {name: model.graph.stored(name, x) for name, x in values.items()}, keep=True)
@@ -61,20 +64,27 @@ def compare(file: File, model: Model, inputs: Any) -> Comparison:
     return Comparison(rows, precision="int16" if asked else "auto" if model.graph.decisions else "", of_file=True)
 
 
-def _program(file: File, model: Model, values: Mapping[str, Array]) -> FloatProgram:
+def _program(file: File, model: Model, values: Mapping[str, Array], constants: Mapping[str, Any]) -> FloatProgram:
     """The float program at the sizes of the inputs. Raises InputError where the file has other inputs."""
     try:
         from q8ta_wgpu.onnx_import.read import read
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
-    ports = [port for port in read(file).graph.input if port.name in values]
+    data = read(file)
+    given = {*values, *constants, *data.constants}
+    if missing := [port.name for port in data.graph.input if port.name not in given]:
+        raise InputError(
+            f"the file has an input {shown(missing[0])} that the model does not have: if it was fixed by constants=, "
+            f"give its value beside the inputs, {{{shown(missing[0])}: ...}}; else give the file that it was made of"
+        )
+    ports = [port for port in data.graph.input if port.name in values]
     sizes = {
         dim.dim_param or f"{port.name}.{i}": values[port.name].shape[i]
         for port in ports
         for i, dim in enumerate(port.type.tensor_type.shape.dim)
         if dim.WhichOneof("value") != "dim_value" or dim.dim_value < 1
     }
-    program = Sizes(file, sizes).programs[0]
+    program = Sizes(file, sizes, constants).programs[0]
     if program.graph.arguments != model.graph.arguments or len(program.graph.results) != len(model.graph.results):
         raise InputError(
             f"the model has the inputs {', '.join(model.graph.arguments)}, the file {', '.join(program.graph.inputs)}: "

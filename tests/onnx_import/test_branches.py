@@ -114,3 +114,14 @@ def test_constants_that_do_not_fit_are_named(constants: Any, message: str) -> No
 def test_what_no_output_depends_on_is_no_problem() -> None:
     nodes = [helper.make_node("Det", ["x"], ["unused"]), helper.make_node("Relu", ["x"], ["y"])]
     np.testing.assert_array_equal(q8.Session(q8.from_onnx(of_nodes(nodes)), device="reference")(X), np.maximum(X, 0))
+
+
+def test_compare_takes_the_constants_of_a_model() -> None:
+    """A file was said to be another one than the model was made of."""
+    rng = np.random.default_rng(0)
+    items = [rng.standard_normal((1, 4)).astype(np.float32) for _ in range(4)]
+    model = q8.quantize(by_rate(), calibration=items, constants={"sr": 16000}, progress=False)
+    found = q8.compare(by_rate(), model, {"x": items[0], "sr": 16000})
+    assert [layer.name for layer in found.layers if layer.output] == ["y"]
+    with pytest.raises(q8.InputError, match="fixed by constants=, give its value beside the inputs"):
+        q8.compare(by_rate(), model, items[0])
