@@ -119,8 +119,9 @@ class Precisions:
         self.judge = Judge(self.runner.exact, origins_of(graph, graph.outputs))
 
     def wide(self) -> Precision:
-        """All that may be stored in int16 is."""
-        every = [replace(step, rule="asked for", reason="") for step in self._every({}) if step.width == "int16"]
+        """All that may be stored in int16 is. Fourier transforms stay in float32, since 8 bits spoil their weights."""
+        wide = (step for step in self._every({}) if step.width == "int16" or self.values.is_transformed(step.reading))
+        every = [replace(step, rule="asked for", reason="") for step in wide]
         return self._recorded(Precision((*self.rules, *every)))
 
     def choose(self) -> Precision:
@@ -227,6 +228,10 @@ class Precisions:
         needed = self._needed(wanted)
         every = self._every(needed)
         best = self.noise({**self._known, **widths(every)})
+        short = any(low > want / SPARE for low, want in zip(best, wanted, strict=True))
+        if short and not isinstance(self.runner, TracedRunner):
+            every += self._beyond_int16(every, wanted)
+            best = self.noise({**self._known, **widths(every)})
         limits = [
             want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
             for low, want, most in zip(best, wanted, allowed, strict=True)
@@ -277,6 +282,21 @@ class Precisions:
         self.predicted = {reading: min(ratio, 1e30) for reading, ratio in noise.items()}
         return {r: np.array([noise.get(r, math.inf if r[1] == "steps" else 0.0)]) for r in readings}
 
+    def _beyond_int16(self, every: Sequence[Step], wanted: Sequence[float]) -> list[Step]:
+        """Steps to float32 of what makes noise in 16 bits, too: more than is predicted where 8 bits left nothing of it,
+        as of small powers below a square root."""
+        wide = {reading: width for reading, width in widths(every).items() if width == "int16"}
+        if not (asked := [reading for reading in wide if ("float32", 0.0) in self._widths(reading)]):
+            return []
+        readings = [(stored, role) for stored in self.values.stored for role in ROLES if stored.edges(role)]
+        rest: Choice = {**dict.fromkeys(readings, "float32"), **wide}
+        found = noise_of_each(asked, lambda c: self.noise({**rest, **c}, rounds=False), wanted, RUNS)
+        return [
+            Step(reading, "float32", self.costs.of(reading, "float32"), noise=amount, gain=amount)
+            for reading, noise in found.items()
+            if (amount := float(np.max(noise, initial=0.0))) >= _SMALL
+        ]
+
     def _every(self, needed: Mapping[Reading, Array], least: float = _SMALL) -> list[Step]:
         """All steps that may be taken, of values that make at least so much noise, ordered by what they gain for their
         cost, the largest first."""
@@ -309,8 +329,7 @@ class Precisions:
         if stored.is_exact or is_recurrent(self.values, stored):
             return found
         readers = self.values.readers_of(stored, role)
-        transforms = any(node.output in self.values.transforms for node in readers)
-        narrow = stored.width == "int8" and role != "steps" and not transforms
+        narrow = stored.width == "int8" and role != "steps" and not self.values.is_transformed(reading)
         if narrow and (role == "others" or all(map(reads_int16, readers))):
             found.append(("int16", (stored.q("int16").scale / stored.q("int8").scale) ** 2))
         return found if role == "sums" else [*found, ("float32", 0.0)]

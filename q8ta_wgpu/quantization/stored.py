@@ -178,6 +178,11 @@ class StoredValues:
         reader, name = edge
         return [node for node in self.readers.get(name, ()) if self.calls[node.output] == reader]
 
+    def is_transformed(self, reading: Reading) -> bool:
+        """Whether a call that reads values in a role is a Fourier transform. Views may stand before it in the call."""
+        calls = {self.calls[output] for output in self.transforms}
+        return any(edge[0] in calls for edge in reading[0].edges(reading[1]))
+
     def readers_of(self, stored: Stored, role: Role) -> list[Node]:
         """The nodes that read values in a role, without those that only move elements."""
         return [node for edge in stored.edges(role) for node in self.nodes(edge)]
