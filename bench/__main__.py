@@ -60,7 +60,11 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "bytes of every kernel by every engine, Node and Chromium; docs/kernels.json",
     ),
     "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx.json"),
-    "onnx-files": ("packages", "part_onnx_files", "ONNX files in packages of PyPI and npm, into docs/onnx_files.json"),
+    "onnx-files": (
+        "judged_files",
+        "part_onnx_files",
+        "ONNX files in packages of PyPI and npm, into docs/onnx_files.json",
+    ),
     "onnx-packages": ("onnx_packages", "part_onnx_packages", "packages that use ONNX Runtime, with this in its place"),
     "web": ("web", "part_web", "q8ta.js beside onnxruntime-web's WebGPU and WASM int8, in Chromium"),
     "accuracy": (
@@ -107,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[], help="batch sizes (default: each part's own)")
     parser.add_argument("--names", nargs="*", default=[], help="networks or cases, by spaces or commas (default: all)")
     parser.add_argument("--count", type=int, default=10_000, help="how often what lasts or breaks is tried")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo, accuracy)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side (zoo, accuracy, onnx-files)")
     parser.add_argument("--sets", type=int, default=5, help="sets of calibration data (accuracy)")
     parser.add_argument("--items", type=int, default=1, help="inputs to calibrate with, and others to judge by (zoo)")
     parser.add_argument("--draws", type=int, default=1, help="draws of weights and inputs of each network (zoo)")
