@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 
-Step = tuple[str, Callable[[Graph], None]]
+NamedPass = tuple[str, Callable[[Graph], None]]
 """A pass and its name, for messages."""
 
 _VERIFIED = ("nodes", "types", "inputs", "outputs", "values", "buffers")
 """The attributes of a graph that `verify` reads between passes, but for the constants."""
 
 
-def run_steps(graph: Graph, steps: Iterable[Step], runnable: bool = False) -> Graph:
+def run_steps(graph: Graph, steps: Iterable[NamedPass], runnable: bool = False) -> Graph:
     """A copy of a graph after the steps. It is pruned and verified after each that changed it, and runnable at the end;
     `runnable` tells that it was so before."""
     given, graph = graph, graph.copy()

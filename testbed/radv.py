@@ -40,8 +40,8 @@ Row = dict[str, Any]
 
 
 def compiled(family: str, first: int = 0, every: int = 1) -> list[Row]:
-    """Statistics of every kernel that a GPU of a family may run, or of each so-manieth from one on, from a process of
-    its own: `kernel`, `packed_dot`, `error` where it does not compile, else the values of STATISTICS. Raises
+    """Statistics of the kernels that a GPU of a family may run: number `first` and then one in `every`, from a process
+    of its own: `kernel`, `packed_dot`, `error` where it does not compile, else the values of STATISTICS. Raises
     RuntimeError where the family, or a driver, is unknown to this machine's Mesa."""
     known = os.environ.get("VK_DRIVER_FILES") or ":".join(
         str(path) for name in ("lvp", "radeon") for path in sorted(FOLDER.glob(f"{name}_icd*.json"))

@@ -46,7 +46,7 @@ IN_EIGHT = 8
 """Of the tests of a file, and of the cases of each operator in it, these backends meet the first and every eighth."""
 
 MODELS, IN_TWENTY_FOUR = {"frontend", "onnx_import", "passes"}, 24
-"""Folders whose tests make models and run them. Of a folder these backends meet the first and every so-manieth."""
+"""Folders whose tests make models and run them. Of a folder these backends meet the first and every twenty-fourth."""
 
 IN_THREE = 3
 """The reference computes the model of every module that is compared with torch. One in three of these tests runs it on

@@ -39,7 +39,7 @@ def kernels(
         sums: the WGSL file with the positions of a sum's channels in the result.
         sizes: (rows, channels, words of int8 along k) of a call; at most FEW_ROWS rows.
         rows: returns the weight as int8 (channels, bytes along k).
-        has_vectors: whether rows of x are has_vectors vectors of four words.
+        has_vectors: whether each row of x is a whole number of vectors of four words.
         supports: as for Kernel.
     """
 

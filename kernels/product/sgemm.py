@@ -96,7 +96,7 @@ class Product:
     Attributes:
         op: the operator's name.
         stem: the WGSL file that reads the operands of the product.
-        wide: operands bound as vectors, where all rows are has_vectors vectors.
+        wide: operands bound as vectors of four, in calls whose rows are a whole number of vectors.
         sizes: the product's sizes in a call.
         matrix: whether the right operand of a call is stored as a matrix.
         gather: WGSL binding of `right_quad`, which reads four columns, for calls where it is not.
@@ -122,8 +122,8 @@ class Product:
 
 
 def kernels(product: Product, **fields: Any) -> tuple[Kernel, ...]:
-    """The tiled kernels of an operator. They read vectors if all rows are has_vectors vectors. `fields` are more fields
-    of Kernel."""
+    """The tiled kernels of an operator. They read vectors of four in calls whose rows are a whole number of these.
+    `fields` are more fields of Kernel."""
     return tuple(_kernel(product, label, fields) for label in TILES)
 
 

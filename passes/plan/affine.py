@@ -15,7 +15,7 @@ from q8ta_wgpu.passes.plan.trial import Operator, Trial
 _LARGE = 2.0**20
 """An input beside which the term is small, so that the result shows the factor."""
 
-_NEAR = 1e-5
+_TOLERANCE = 1e-5
 """Tolerance between the nodes' results and `factor * x + term`, relative to both: float32 rounds every step."""
 
 
@@ -50,7 +50,7 @@ def _fitted(trial: Trial) -> tuple[Array, Array] | None:
     for seed, scale in enumerate((1.0, 30.0, 1000.0)):
         x = np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32)
         error, size = np.abs(trial(x) - (factor * x + term)), np.abs(factor * x) + np.abs(term)
-        if not (error <= _NEAR * size).all():
+        if not (error <= _TOLERANCE * size).all():
             return None
     return factor, term
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, Graph, Node
+from q8ta_wgpu.ir.graph import FLOAT32, Graph, Node
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
@@ -23,17 +23,17 @@ from q8ta_wgpu.ir.int8 import (
     Rowwise,
     WeightedSum,
 )
+from q8ta_wgpu.passes.plan.float_reads import FloatReads, only_float_reads
 from q8ta_wgpu.passes.plan.joins import joined_values
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
-from q8ta_wgpu.passes.plan.recursion import Question, answer
-from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of, scales_operand
+from q8ta_wgpu.passes.plan.regions import Regions, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
-from q8ta_wgpu.passes.plan.user_calls import Call, Calls
+from q8ta_wgpu.passes.plan.user_calls import UserCall, UserCalls
 from q8ta_wgpu.passes.plan.widths import Widths
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -91,25 +91,28 @@ class _Planner:
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
         moves = {call: kind for call, kind in moving.items() if call not in replacing.values()}
-        self.calls = Calls(self.graph, observable, self.call_of, moves)
+        self.calls = UserCalls(self.graph, observable, self.call_of, moves)
         only_moved = {node.output for call in self.calls if isinstance(call.kind, Moves) for node in call.nodes}
         self.joined = joined_values(self.graph, only_moved, kept)
         self._joins = {self.call_of[name] for name in (*self.joined.values, *self.joined.pieces)}
         self._attention: dict[str, Sequence[str]] = {}
-        self._only_integers: dict[str, bool] = {}
         self.found = Rounding(in_float=dict.fromkeys(sorted(self._joins), _JOINED))
 
     def run(self) -> Rounding:
         """Plans all values."""
         for call in reversed(list(self.calls)):
-            if isinstance(call.kind, Moves | Monotonic) and all(map(self._only_float_reads, call.outputs)):
+            if isinstance(call.kind, Moves | Monotonic) and all(
+                only_float_reads(self.regions, name) for name in call.outputs
+            ):
                 self.found.in_float[call.name] = reason = _READ_IN_FLOAT if call.outputs else _WHOLE
                 self.graph.values.leave_in_float({node.output: reason for node in call.nodes})
         in_float = {node.output for node in self.graph.nodes if self.graph.values[node.output].in_float}
         self.regions.claimed |= in_float | self.joined.values | self.joined.pieces
         self.widths = Widths(self.regions, self.found.gives)
         self.masked = masked_values(self.graph)
-        self._scored = {node.output for node, _ in self.masked.scores}
+        scored = {node.output for node, _ in self.masked.scores}
+        joins = {name for name, call in self.call_of.items() if call in self._joins}
+        self.readers = FloatReads(self.regions, self.masked.values - scored, joins)
         inside = self._find_attention()
         self.regions.claimed |= self.masked.values | inside
         for call in self.calls:
@@ -128,7 +131,7 @@ class _Planner:
         for softmax in list(rewriter.nodes()):
             scores = scores_of(rewriter, softmax)
             context = None if scores is None else context_of(rewriter, softmax, scores)
-            if scores is None or context is None or self._only_float_reads(context.output):
+            if scores is None or context is None or only_float_reads(self.regions, context.output):
                 continue
             between = self._between(scores.product, softmax) | {softmax.output}
             if self.regions.claimed.isdisjoint({scores.product.output, context.output, *between}):
@@ -154,7 +157,7 @@ class _Planner:
                 waiting += producer.inputs if producer is not None else ()
         return found
 
-    def _plan(self, call: Call) -> None:
+    def _plan(self, call: UserCall) -> None:
         """Plans the operands and results of one call."""
         node, kind = call.main, call.kind
         if not call.outputs:
@@ -188,20 +191,13 @@ class _Planner:
                 if not self.widths.moves_input(call.outputs[0]):
                     self._share(call)
 
-    def _store_recurrent(self, call: Call) -> None:
+    def _store_recurrent(self, call: UserCall) -> None:
         """Plans the input of a recurrent layer and the hidden states of all steps. Other states stay in float32."""
         self._read_operands(call.main, call.main.inputs[:1])
         steps = sum(self.graph.types[n.output].numel for n in call.nodes if n.attrs.get("result") == "sequence")
         whole = [name for name in call.outputs if self.graph.types[name].numel == steps]
         self.found.gives.update(dict.fromkeys(whole[:1], INT8))
         self.regions.claimed.update(node.output for node in call.nodes)
-
-    def _only_float_reads(self, name: str) -> bool:
-        """Whether all readers of a value were asked to stay in float32."""
-        name = self.regions.result(name)
-        readers = self.rewriter.readers(name)
-        skipped = all(self.graph.values[r.output].in_float for r in readers)
-        return bool(readers) and name not in self.graph.outputs and skipped
 
     # --- operands and results ---
 
@@ -250,101 +246,25 @@ class _Planner:
     def _store(self, node: Node, operands: Iterable[str], result: Storage = INT8) -> None:
         """Plans the region that begins with a node: its operands, and its result unless no reader needs it in int8."""
         region = self.regions.find(node)
-        self._read_operands(node, () if self._becomes_integers(region) else operands)
+        self._read_operands(node, () if self.readers.becomes_integers(region) else operands)
         for fused in region.nodes[1:]:
             self.regions.claimed.add(fused.output)
             if fused.op == "add" and region.addend is not None and region.addend in fused.inputs:
                 self._read(fused, region.addend)
         end = self.regions.result(region.end)
-        if not self._ends_in_float(region):
+        if not self.readers.ends_in_float(region):
             if end in self.observable:
                 whole = result == INT8 and any(map(_rounds_to_whole, region.nodes))
                 self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
             return
         waiting = self.rewriter.readers(end)
-        integers = self._integers_follow(end)
+        integers = self.readers.integers_follow(end)
         while waiting:
             reader = waiting.pop()
             if kind_of(reader) is not None:
                 self.regions.claimed.add(reader.output)
-                goes_on = integers and not self._converts(reader)
+                goes_on = integers and not self.readers.converts(reader)
                 waiting += self.rewriter.readers(reader.output) if goes_on else []
-
-    def _ends_in_float(self, region: Region) -> bool:
-        """Whether no reader needs a region's result in int8. This holds where
-
-        * only operators that were asked to stay in float32 read it;
-        * it is a function of one value, and only compared with numbers: the comparison is one more function;
-        * it is a function or a weighted sum, and only converted to integers;
-        * it is a weighted sum that no operator with an int8 form reads. A pixel_shuffle that gives an output does not
-          count: it is fused into the sum.
-        """
-        if self._only_float_reads(region.end) or self._is_compared(region) or self._becomes_integers(region):
-            return True
-        if isinstance(kind_of(region.first), WeightedSum) and self._integers_follow(self.regions.result(region.end)):
-            return True
-        norms = all(isinstance(kind_of(node), Normalization) for node in region.nodes[1:])
-        if not isinstance(kind_of(region.first), WeightedSum) or not norms:
-            return False
-        return all(self._stays_float(r) for r in self.rewriter.readers(self.regions.result(region.end)))
-
-    def _becomes_integers(self, region: Region) -> bool:
-        """Whether a region is functions of one value whose result is only converted to integers."""
-        elementwise = isinstance(kind_of(region.first), Elementwise)
-        return elementwise and self._integers_follow(self.regions.result(region.end))
-
-    def _integers_follow(self, name: str) -> bool:
-        """Whether a value is only converted to integers, perhaps after functions and moves."""
-        return answer(self._ask_integers, name, self._only_integers)
-
-    def _ask_integers(self, name: str) -> Question[bool]:
-        readers = self.rewriter.readers(name)
-        for reader in readers:
-            if not self._converts(reader) and not (
-                self._leads_on(reader) and (yield self.regions.result(reader.output))
-            ):
-                return False
-        return bool(readers) and name not in self.graph.outputs
-
-    def _makes_integers(self, node: Node) -> bool:
-        """Whether a node converts its operand to integers, or is a function or move whose result only is."""
-        if self._converts(node):
-            return True
-        return self._leads_on(node) and self._integers_follow(self.regions.result(node.output))
-
-    def _leads_on(self, node: Node) -> bool:
-        return isinstance(kind_of(node), Elementwise) or is_move(node)
-
-    def _converts(self, node: Node) -> bool:
-        """Whether a node converts its operand to integers."""
-        return node.op == "trunc" and node.output not in self.observable
-
-    def _is_compared(self, region: Region) -> bool:
-        """Whether a region is functions of one value whose result is only compared with numbers."""
-        end = self.regions.result(region.end)
-        readers = self.rewriter.readers(end)
-        if not isinstance(kind_of(region.first), Elementwise) or not readers:
-            return False
-        return all(self._gives_bools(r) and self._other_operands_are_numbers(r, end) for r in readers)
-
-    def _gives_bools(self, node: Node) -> bool:
-        quantize = self.rewriter.only_reader(node.output)
-        stored = self.graph.types[quantize.output].q if quantize is not None and quantize.op == "quantize" else None
-        return isinstance(kind_of(node), Elementwise | Arithmetic) and stored == BOOL
-
-    def _other_operands_are_numbers(self, node: Node, operand: str) -> bool:
-        constants = self.graph.constants
-        return all(n == operand or (n in constants and constants[n].size == 1) for n in node.inputs)
-
-    def _stays_float(self, node: Node) -> bool:
-        """Whether a node does not need its operand in int8."""
-        if kind_of(node) is None or node.output in self.masked.values - self._scored or self._makes_integers(node):
-            return True
-        if self.call_of[node.output] in self._joins:
-            return True
-        return (
-            node.op == "pixel_shuffle" and node.output in self.graph.outputs and not self.rewriter.readers(node.output)
-        )
 
     def _store_slices(self, node: Node) -> None:
         """Plans a scale for each slice of a weighted sum; they share a zero point, so that one tensor stores them."""
@@ -365,7 +285,7 @@ class _Planner:
                 waiting += [] if reader.output in ends else [reader.output]
         return found
 
-    def _share(self, call: Call) -> None:
+    def _share(self, call: UserCall) -> None:
         """Plans a call that moves elements: other operands and the results share the scale of its first operand."""
         if not call.inputs:
             return

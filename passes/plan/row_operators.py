@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.passes.plan.trial import Operator, Trial
 
-_NEAR = 5e-4
+_TOLERANCE = 5e-4
 """Tolerance of a norm's result, in standard deviations. Programs add eps within the root, beside it (std + 1e-6), or
 use it as a bound (F.normalize); for rows of the scales below that makes no difference."""
 
@@ -120,7 +120,7 @@ def _fitted(trial: Trial, rows: _Rows) -> tuple[float, Array, Array] | None:
         x = rows.drawn(_DRAWS, scale)
         normal = rows.normal(x, eps)
         error, size = np.abs(trial(x) - (gamma * normal + beta)), np.abs(gamma) * np.sqrt((normal**2).mean())
-        return bool((error <= _NEAR * size + _ROUNDING * np.abs(beta)).all())
+        return bool((error <= _TOLERANCE * size + _ROUNDING * np.abs(beta)).all())
 
     eps = _eps(trial, rows, gamma) if is_near(_LARGE, 0.0) else np.inf
     return (eps, gamma, beta) if eps <= _LARGEST_EPS and all(is_near(scale, eps) for scale in _SCALES) else None
@@ -146,7 +146,7 @@ def _as_operator(
 ) -> Operator | None:
     """The norm with these parameters of the rows' shape. None where no operator has parameters that vary so."""
     rank = len(trial.shape)
-    if not centered and np.abs(beta).max() > _NEAR * np.abs(gamma).max():
+    if not centered and np.abs(beta).max() > _TOLERANCE * np.abs(gamma).max():
         return None
     parameters = {"gamma": gamma, "beta": beta} if centered else {"gamma": gamma}
     varies = varying(*parameters.values())

@@ -34,7 +34,7 @@ FUNCTIONS: tuple[tuple[str, Attrs], ...] = (
 )
 """Functions that are looked for: names of `kernels/elementwise/functions.py` with their attributes."""
 
-_NEAR = 1e-5
+_TOLERANCE = 1e-5
 """Absolute and relative tolerance between two spellings: some programs write constants with 6 digits."""
 
 _MOST = 16
@@ -42,7 +42,7 @@ _MOST = 16
 
 _SIZES = np.concatenate([np.arange(1, 200) / 16.0, 10.0 ** np.arange(-3, 31)])
 _NUMBERS = np.concatenate([-_SIZES[::-1], _SIZES]).astype(np.float32)
-_FEW = np.array([-5, -2.5, -1, -0.25, 0.5, 1.5, 2.75, 6], np.float32)
+_FIRST_NUMBERS = np.array([-5, -2.5, -1, -0.25, 0.5, 1.5, 2.75, 6], np.float32)
 
 
 def _results(numbers: Array) -> Array:
@@ -55,7 +55,7 @@ def _results(numbers: Array) -> Array:
     return np.stack(found)
 
 
-_OF_FEW, _OF_ALL = _results(_FEW), _results(_NUMBERS)
+_OF_FIRST, _OF_ALL = _results(_FIRST_NUMBERS), _results(_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def function_of(trial: Trial) -> Operator | None:
     """
     if len(trial.nodes) > _MOST or any(array.size != 1 for array in trial.constants):
         return None
-    few = np.abs(trial(_FEW).ravel() - _OF_FEW) <= _NEAR + _NEAR * np.abs(_OF_FEW)
+    few = np.abs(trial(_FIRST_NUMBERS).ravel() - _OF_FIRST) <= _TOLERANCE + _TOLERANCE * np.abs(_OF_FIRST)
     if not (likely := np.flatnonzero(few.all(1))).size:  # nearly always, so it must be fast
         return None
     found = trial(_NUMBERS).ravel().astype(np.float64)
     finite = np.isfinite(found)
     for i in likely:
         expected = _OF_ALL[i]
-        if np.allclose(found[finite], expected[finite], _NEAR, _NEAR) and finite[np.abs(_NUMBERS) < 80].all():
+        if np.allclose(found[finite], expected[finite], _TOLERANCE, _TOLERANCE) and finite[np.abs(_NUMBERS) < 80].all():
             return Operator(*FUNCTIONS[i])
     return None

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from q8ta_wgpu.ir.int8 import Moves, WeightedSum
 from q8ta_wgpu.passes.plan.storage import INT16, Rounding
-from q8ta_wgpu.passes.plan.user_calls import Call, Calls
+from q8ta_wgpu.passes.plan.user_calls import UserCall, UserCalls
 
 _NORMS = ("layer_norm", "rms_norm")
 
 
-def widen(calls: Calls, found: Rounding) -> None:
+def widen(calls: UserCalls, found: Rounding) -> None:
     """Plans 16 bits for all streams and what is added to them; `found` is changed in place.
 
     A weighted sum that only the stream reads is added before it is rounded. A cat that begins a stream, as that of a
@@ -29,7 +29,7 @@ def widen(calls: Calls, found: Rounding) -> None:
 class _Stream:
     """The streams of a graph: names of the calls that are their sums, and of the values stored in 16 bits."""
 
-    def __init__(self, calls: Calls, found: Rounding) -> None:
+    def __init__(self, calls: UserCalls, found: Rounding) -> None:
         self.calls, self.found = calls, found
         self.sums: set[str] = set()
         self.wide: set[str] = set()
@@ -52,15 +52,15 @@ class _Stream:
             elif call.main.op in _NORMS and call.inputs[0] in self.wide:
                 self._widen_operand(call, call.inputs[0])
 
-    def _is_sum(self, call: Call) -> bool:
+    def _is_sum(self, call: UserCall) -> bool:
         """Whether a call is an add whose own result is rounded, not one that later nodes are fused into."""
         return call.main.op == "add" and any(name in self.found.gives for name in call.outputs)
 
-    def _feeds(self, call: Call) -> bool:
+    def _feeds(self, call: UserCall) -> bool:
         """Whether a norm or a sum of the stream reads a call's result, moved or not."""
         return any(user.name in self.sums or user.main.op in _NORMS for user in self._readers(call))
 
-    def _readers(self, call: Call) -> Iterator[Call]:
+    def _readers(self, call: UserCall) -> Iterator[UserCall]:
         waiting = [call]
         while waiting:
             for user in self.calls.readers(waiting.pop()):
@@ -68,11 +68,11 @@ class _Stream:
                 if _moves(user):
                     waiting.append(user)
 
-    def _is_moved(self, call: Call) -> bool:
+    def _is_moved(self, call: UserCall) -> bool:
         """Whether a call moves a stored value, not one of a module that stays in float32."""
         return _moves(call) and any((call.name, name) in self.found.reads for name in call.inputs)
 
-    def _begins_stream(self, call: Call) -> bool:
+    def _begins_stream(self, call: UserCall) -> bool:
         """Whether a call is a cat that has a constant operand, such as a class token, or is added to the stream. Its
         operands may have different ranges: at one scale of 8 bits the smaller ones would be lost."""
         if call.main.op != "cat":
@@ -86,14 +86,14 @@ class _Stream:
             name = producer.inputs[0]
         return producer is None and name in self.calls.constants
 
-    def _widen_operands(self, call: Call) -> None:
+    def _widen_operands(self, call: UserCall) -> None:
         """Plans 16 bits for weighted sums that only this cat reads."""
         for name in call.inputs:
             if len(self.calls.readers_of(name)) == 1:
                 for source in self._path_from_sum(name):
                     self._widen_result(source)
 
-    def _widen_sum(self, call: Call) -> None:
+    def _widen_sum(self, call: UserCall) -> None:
         """Plans 16 bits for a sum of the stream, and fuses it into the weighted sum that it adds, if there is one."""
         self.found.gives[call.outputs[0]] = INT16
         # The add is fused only if its operands have its shape: not if one is broadcast, as position embeddings.
@@ -116,9 +116,9 @@ class _Stream:
         weighted = producer is not None and isinstance(producer.kind, WeightedSum)
         return weighted and name in self.found.gives and len(self.calls.readers_of(name)) == 1
 
-    def _path_from_sum(self, name: str) -> list[Call]:
+    def _path_from_sum(self, name: str) -> list[UserCall]:
         """The weighted sum that a value is moved from, then the moves. Empty if it is none, or has other readers."""
-        path, producer = list[Call](), self.calls.producer(name)
+        path, producer = list[UserCall](), self.calls.producer(name)
         while producer is not None and self._is_moved(producer) and len(producer.inputs) == 1:
             if len(self.calls.readers_of(producer.outputs[0])) != 1:
                 return []
@@ -127,7 +127,7 @@ class _Stream:
             producer = self.calls.producer(name)
         return [producer, *path] if producer is not None and self._is_rounded_sum(name) else []
 
-    def _widen_result(self, call: Call) -> None:
+    def _widen_result(self, call: UserCall) -> None:
         """Plans 16 bits for a call's result; of a move also for its operand."""
         self.wide.add(call.outputs[0])
         if _moves(call):
@@ -136,10 +136,10 @@ class _Stream:
         else:
             self.found.gives[call.outputs[0]] = INT16
 
-    def _widen_operand(self, call: Call, name: str) -> None:
+    def _widen_operand(self, call: UserCall, name: str) -> None:
         if (call.name, name) in self.found.reads:
             self.found.reads[call.name, name] = INT16
 
 
-def _moves(call: Call) -> bool:
+def _moves(call: UserCall) -> bool:
     return isinstance(call.kind, Moves) and len(call.outputs) == 1

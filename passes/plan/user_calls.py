@@ -12,7 +12,7 @@ from q8ta_wgpu.passes.plan.regions import kind_of
 
 
 @dataclass(frozen=True)
-class Call:
+class UserCall:
     """One operator of the user's program.
 
     Attributes:
@@ -43,7 +43,7 @@ class Call:
         return self.moves or kind_of(self.main)
 
 
-class Calls:
+class UserCalls:
     """The calls of a float graph in execution order, with the producer and the readers of each value.
 
     Args:
@@ -63,15 +63,15 @@ class Calls:
         self._calls = {name: self._call(name, found) for name, found in nodes.items()}
         self._producers = {output: call for call in self for output in call.outputs}
         self._positions = {output: position for position, output in enumerate([*graph.inputs, *self._producers])}
-        self._readers: dict[str, list[Call]] = {}
+        self._readers: dict[str, list[UserCall]] = {}
         for call in self:
             for name in call.inputs:
                 self._readers.setdefault(name, []).append(call)
 
-    def _call(self, name: str, nodes: list[Node]) -> Call:
+    def _call(self, name: str, nodes: list[Node]) -> UserCall:
         own = {node.output for node in nodes}
         read = dict.fromkeys(name for node in nodes for name in node.inputs if name not in own)
-        return Call(
+        return UserCall(
             name,
             tuple(nodes),
             tuple(n for n in read if self._is_float(n)),
@@ -83,7 +83,7 @@ class Calls:
         constant = name in self.graph.constants and self.graph.types[name].dtype == FLOAT32
         return constant or name in self.observable
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[UserCall]:
         return iter(self._calls.values())
 
     @property
@@ -91,15 +91,15 @@ class Calls:
         """Names of the graph's constants."""
         return self.graph.constants
 
-    def producer(self, name: str) -> Call | None:
+    def producer(self, name: str) -> UserCall | None:
         """The call that computes a value; None for inputs and constants."""
         return self._producers.get(name)
 
-    def readers_of(self, name: str) -> list[Call]:
+    def readers_of(self, name: str) -> list[UserCall]:
         """The calls that read a value."""
         return self._readers.get(name, [])
 
-    def readers(self, call: Call) -> list[Call]:
+    def readers(self, call: UserCall) -> list[UserCall]:
         """The calls that read any result of a call."""
         return list({user.name: user for output in call.outputs for user in self.readers_of(output)}.values())
 

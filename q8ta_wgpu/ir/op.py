@@ -190,7 +190,8 @@ class Op:
             dimension. Elementwise operators and weighted sums need none.
         rows: of an operator that reads or writes rows at computed places, its last operand: how many rows there are.
         macs: multiply-accumulates of a call; 0 where its time does not depend on them.
-        bounds: attributes computed from the most there may be of something, which suit fewer as well.
+        bounds: attributes that are upper bounds, such as the largest index. The bound for the largest sizes of the
+            inputs is also right for smaller ones.
     """
 
     name: str

@@ -28,18 +28,20 @@ _SAME = ("to_float32", "to_int32")
 
 @dataclass(frozen=True)
 class Sums:
-    """Integers that are each an element of what a host knows and a number, or a number alone.
+    """Integers of a graph, each as a sum: an element of an input or state, plus a number. For `ids + 2` of three token
+    numbers the elements are 0, 1 and 2, and the terms 2, 2 and 2.
 
     Attributes:
-        element: int64, the index of each one's element, counted over all sources one after the other; -1 for none.
-        term: int64, the number of each, of the same shape.
+        element: int64, the position of each one's element, counted over all sources one after the other; -1 where the
+            integer is the number alone.
+        term: int64 of the same shape, the numbers.
     """
 
     element: Array
     term: Array
 
     def of(self, known: Array) -> Array:
-        """The integers, where the elements of all sources are known."""
+        """The integers, from the elements of all sources."""
         return np.where(self.element < 0, 0, known[self.element]) + self.term
 
 
@@ -139,7 +141,7 @@ class RowIndices:
 
 
 def _forms(graph: Graph, sources: Mapping[str, int]) -> dict[str, Sums]:
-    """The values of a graph that are such sums."""
+    """The values of a graph that are sums of an element and a number, by name."""
     forms: dict[str, Sums] = {}
     first = 0
     for name, size in sources.items():
@@ -153,7 +155,7 @@ def _forms(graph: Graph, sources: Mapping[str, int]) -> dict[str, Sums]:
 
 
 def _form(graph: Graph, node: Node, forms: Mapping[str, Sums]) -> Sums | None:
-    """What a call makes of such sums; None where that is none."""
+    """The result of a call as such sums; None where it is none."""
     given = [forms.get(name) or _number(graph, name) for name in node.inputs]
     operands = [sums for sums in given if sums is not None]
     if len(operands) < len(given):

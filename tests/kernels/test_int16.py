@@ -15,7 +15,7 @@ from testbed import harness, int16_graphs
 from testbed.sample import EVERYTHING
 
 EVERY = 12
-"""Of the kernels of a graph, every so-manieth runs, and the general one of every third graph; test_wgsl.py compiles
+"""Of the kernels of a graph, one in twelve runs, and the general one of every third graph; test_wgsl.py compiles
 all."""
 
 

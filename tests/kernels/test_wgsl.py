@@ -46,7 +46,7 @@ TARGETS = (
     harness.UNITS,
 )
 EVERY = 12
-"""Of the kernels of a weighted sum with more than rounding behind it, every so-manieth is compiled: a kernel is linked
+"""Of the kernels of a weighted sum with more than rounding behind it, one in twelve is compiled: a kernel is linked
 from a body and an epilogue that know nothing of each other. Each epilogue meets different ones, on one target."""
 
 

@@ -29,13 +29,13 @@ def _vector_norm(
     return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
 
 
-FEW = 25
+_ROWS_BY_DIFFERENCES = 25
 """The most rows for which torch computes distances from differences by default."""
 
 
 def _distances(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """Distances between the rows of two matrices; Euclidean ones from products if torch does so too."""
-    many = max(x.shape[-2], y.shape[-2]) > FEW if not compute_mode else compute_mode == 1
+    many = max(x.shape[-2], y.shape[-2]) > _ROWS_BY_DIFFERENCES if not compute_mode else compute_mode == 1
     if p == 2 and many:
         squares = (x * x).sum(-1, True) + (y * y).sum(-1, True).mT
         return (squares - 2 * (x @ y.mT)).clamp(min=0).sqrt()
