@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.export.recurrent_layers import first_states
@@ -34,6 +35,7 @@ def float_program(module: GraphModule) -> FloatProgram:
         moving={name: int8 for name, n in nodes.items() if isinstance(int8 := kind(n), Moves | Monotonic)},
         names={name: node.name for name, node in values.items()},
         paths={name: tuple(module_paths(node)) for name, node in nodes.items()},
+        results=_results(module, imported),
         states=_states(module, imported),
         begins={node.name for node in first_states(module.graph)},
         tables={name for name, node in values.items() if _is_learned_table(module, node)},
@@ -41,6 +43,14 @@ def float_program(module: GraphModule) -> FloatProgram:
         unfitted={node.output for node in graph.nodes if _has_no_bias(nodes, node.output, imported)},
         transforms={name for name, call in imported.calls.items() if is_transform(nodes[call])},
     )
+
+
+def _results(module: GraphModule, imported: Imported) -> list[str]:
+    """The values of the results that are no states."""
+    names = {node: name for name, node in imported.values.items()}
+    leaves = pytree.tree_leaves(module.graph.output_node().args[0])
+    results = leaves[: len(leaves) - len(states_of(module))]
+    return list(dict.fromkeys(names[node] for node in results if node in names))
 
 
 def _states(module: GraphModule, imported: Imported) -> dict[str, str]:

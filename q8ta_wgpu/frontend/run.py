@@ -70,7 +70,7 @@ class TorchRunner:
         items: the inputs of each item that `outputs` runs, states included.
 
     Attributes:
-        exact: the outputs of each item in float, of the program's graph.
+        exact: the program's results of each item in float.
     """
 
     def __init__(self, program: FloatProgram, module: GraphModule, items: Sequence[Tensors] = ()) -> None:
@@ -98,7 +98,7 @@ class TorchRunner:
         return {n: np.asarray(graph.stored(n, x), DTYPES[graph.types[n].dtype]) for n, x in found.items()}
 
     def outputs(self, graph: Graph) -> list[list[Array]]:
-        """The outputs of each item, of the float graph with roundings added."""
+        """The program's results of each item, of the float graph with roundings added."""
         roundings = Roundings(self.program, graph)
         same = self._same(roundings)
         found = []
@@ -163,13 +163,13 @@ class TorchRunner:
         return [x.detach().cpu().numpy() for x in self._results(results)]
 
     def _results(self, results: Any) -> list[Tensor]:
-        """The outputs of the program's graph, of all that the module returned."""
+        """The program's results, of all that the module returned."""
         end = self.module.graph.output_node()
         found: dict[str, Tensor] = {}
         for node, x in zip(pytree.tree_leaves(end.args[0]), pytree.tree_leaves(results), strict=True):
             if isinstance(node, Node) and isinstance(x, Tensor) and node.name in self.names:
                 found[self.names[node.name]] = x.float() if _is_amount(node) else x
-        return [found[name] for name in self.program.graph.outputs]
+        return [found[name] for name in self.program.results]
 
 
 def _is_amount(node: Any) -> bool:

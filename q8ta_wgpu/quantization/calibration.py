@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -26,6 +28,10 @@ from q8ta_wgpu.quantization.zeros import Zeros
 
 _SHORTEST_ROW = 16
 """The fewest elements of a table's row for it to be rounded."""
+
+_SOME = 8
+"""The number of inputs from which on their ranges are tried on those that are simulated. Ranges of fewer inputs are
+exceeded by others."""
 
 _NO_ARRAYS: Mapping[str, Array] = {}
 
@@ -59,6 +65,7 @@ class Calibration:
         algebra: Algebra = NUMPY,
     ) -> None:
         self._streams, self._by_rows = streams, by_rows
+        self._met, self._held_out = 0, dict[Place, Range]()
         self.graph, self.calls, self.program = program.graph, program.calls, program
         kept = set(program.states.values())
         plan = rounding_of(self.graph, program.observable, program.calls, program.moving, program.begins, streams, kept)
@@ -120,7 +127,7 @@ class Calibration:
                 each.meet(array) if isinstance(each, Inputs) else each.meet(name, array)
 
         zeros = Zeros(self._taken, self.graph.constants, met)
-        for name, array in {**(_NO_ARRAYS if item else self.graph.constants), **inputs}.items():
+        for name, array in {**(_NO_ARRAYS if self._met else self.graph.constants), **inputs}.items():
             zeros.meet(name, array)
         known = _NO_ARRAYS if known is None else known
         needed = self._needed(known)
@@ -132,6 +139,25 @@ class Calibration:
         run(needed, {**inputs, **given}, met=zeros.meet, known=known)
         for each in self._ranges.values():
             each.peaks.end_item()
+        self._met += min((len(x) for x in inputs.values() if x.ndim), default=1)
+
+    def hold_out(self) -> None:
+        """Notes the ranges that calibration met so far, if it met enough inputs: those of the items that are simulated
+        follow, and how well ranges suit inputs that they did not meet is what counts."""
+        if self._met >= _SOME:
+            self._held_out = {root: copy.deepcopy(met) for root, met in self._ranges.items()}
+
+    @contextlib.contextmanager
+    def held_out(self) -> Iterator[None]:
+        """Uses the ranges that were noted."""
+        ranges = {stored: stored.met for stored in self.values.stored}
+        for stored in ranges:
+            stored.use(self._held_out.get(stored.place, stored.met))
+        try:
+            yield
+        finally:
+            for stored, met in ranges.items():
+                stored.use(met)
 
     def check_ranges(self) -> None:
         """Raises ValueFaultError where calibration met a value so close to zero that float32 has no scale for it."""

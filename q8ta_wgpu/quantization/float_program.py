@@ -74,6 +74,7 @@ class FloatProgram:
         names: values by their names in the user's program: of files those that are observable, of modules all inputs,
             parameters and results of calls.
         paths: by call, the names by which the user's program knows it: its own, and those of what it gives.
+        results: of a module, the outputs that are no states.
         states: the values that the next run reads as others were written, by these.
         begins: calls that only move first states of recurrent layers, which stay in float32.
         tables: constants that are tables of learned rows.
@@ -88,6 +89,7 @@ class FloatProgram:
     moving: dict[str, Int8] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    results: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     begins: set[str] = field(default_factory=set)
     tables: set[str] = field(default_factory=set)

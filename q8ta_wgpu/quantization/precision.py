@@ -8,7 +8,6 @@ not.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -115,8 +114,8 @@ class Precisions:
         self.predicted: dict[Reading, float] = {}
         self._known = widths(self.rules)
         self._go_on = {step.reading for step in self.rules if step.rule in rules.MAY_GO_ON}
-        graph = self.calibration.graph
-        self.judge = Judge(self.runner.exact, origins_of(graph, graph.outputs))
+        self.results = self.calibration.program.results or self.calibration.graph.outputs
+        self.judge = Judge(self.runner.exact, origins_of(self.calibration.graph, self.results))
 
     def wide(self) -> Precision:
         """All that may be stored in int16 is. Fourier transforms stay in float32, since 8 bits spoil their weights."""
@@ -126,7 +125,9 @@ class Precisions:
 
     def choose(self) -> Precision:
         """Chooses widths by the noise of the items that are run."""
-        return self._recorded(self._chosen())
+        with self.calibration.held_out():
+            found = self._chosen()
+        return self._recorded(found)
 
     def _recorded(self, found: Precision) -> Precision:
         """A choice with its record."""
@@ -151,7 +152,7 @@ class Precisions:
 
     def _said(self, part: Part) -> str:
         """Which output, and which part of it; empty if there is only one output, and it is judged as a whole."""
-        names = self.calibration.graph.outputs
+        names = self.results
         if len(names) == 1:
             return f"{part.name} of the output" if part.name else ""
         name = names[part.output]
@@ -237,6 +238,7 @@ class Precisions:
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
         steps = self._exact(self._without_dear(self._first(every, limits), limits), limits)
+        steps = self._with_choices(every, steps)
         cheap = self._cheap([*self.rules, *steps], needed)
         return [*steps, *cheap] if self._suffice([*steps, *cheap], [WITHIN * limit for limit in limits]) else steps
 
@@ -269,18 +271,21 @@ class Precisions:
     def _traced(
         self, runner: TracedRunner, readings: Sequence[Reading], wanted: Sequence[float]
     ) -> dict[Reading, Array]:
-        """The same by gradients. What takes steps has none: it is said to make all the noise."""
+        """The same by gradients. What takes steps has none: a run tells by how much the noise falls without all such
+        roundings."""
         plain = self.noise(self._known)
-        pairs = enumerate(zip(plain, wanted, strict=True))
-        weights = self.judge.weights({i: most for i, (found, most) in pairs if found > most})
+        limits = {i: most for i, (found, most) in enumerate(zip(plain, wanted, strict=True)) if found > most}
         traced: list[Reading] = [(s, role) for s, role in readings if role != "steps"]
         qs = [s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
-        noise: dict[Reading, float] = dict(
-            zip(traced, runner.noise_of_each(self.calibration.quantized(), roundings, weights), strict=True)
-        )
+        graph, weights = self.calibration.quantized(), self.judge.weights(limits)
+        noise: dict[Reading, float] = dict(zip(traced, runner.noise_of_each(graph, roundings, weights), strict=True))
+        if choices := [reading for reading in readings if reading[1] == "steps"]:
+            without = self.noise({**self._known, **dict.fromkeys(choices, "float32")})
+            gain = max((min(plain[i], 1e30) - without[i]) / most for i, most in limits.items())
+            noise |= dict.fromkeys(choices, max(gain, 0.0))
         self.predicted = {reading: min(ratio, 1e30) for reading, ratio in noise.items()}
-        return {r: np.array([noise.get(r, math.inf if r[1] == "steps" else 0.0)]) for r in readings}
+        return {reading: np.array([noise[reading]]) for reading in readings}
 
     def _beyond_int16(self, every: Sequence[Step], wanted: Sequence[float]) -> list[Step]:
         """Steps to float32 of what makes noise in 16 bits, too: more than is predicted where 8 bits left nothing of it,
@@ -366,6 +371,15 @@ class Precisions:
             fewer = [each for each in steps if each is not step]
             steps = fewer if self._suffice(fewer, limits) else steps
         return steps
+
+    def _with_choices(self, every: Sequence[Step], steps: list[Step]) -> list[Step]:
+        """These steps, and if one of them leaves a value unrounded for a choice, all such steps. A choice follows from
+        several values, such as the ends of intervals; between one that is rounded and one that is not there may be a
+        gap."""
+        done = {step.reading for step in steps}
+        choices = [step for step in every if step.reading[1] == "steps"]
+        taken = not done.isdisjoint(step.reading for step in choices)
+        return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
         """These steps in int16 where that leaves 60 dB: float32 gains nothing over it that would justify results that

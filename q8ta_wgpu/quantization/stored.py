@@ -93,6 +93,11 @@ class Stored:
             self._q[width] = self.met.stored(self.storage if width == self.width else INT16, self.clips)
         return self._q[width]
 
+    def use(self, met: Met) -> None:
+        """Takes other values for those that calibration met."""
+        self.met = met
+        self._q.clear()
+
     def let_clip(self, clips: bool) -> None:
         """Says whether values may be clipped."""
         self.clips = clips
