@@ -52,6 +52,7 @@ class Calibration:
         values: what is stored, and who reads it.
         sums: weighted sums with weights of the network that read rounded values, by output.
         weights: rounds weights.
+        met_before: how many inputs were met before those that are simulated.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Calibration:
     ) -> None:
         self._streams, self._by_rows = streams, by_rows
         self._met, self._held_out = 0, dict[Place, Range]()
+        self.met_before = 0
         self.graph, self.calls, self.program = program.graph, program.calls, program
         kept = set(program.states.values())
         plan = rounding_of(self.graph, program.observable, program.calls, program.moving, program.begins, streams, kept)
@@ -144,8 +146,14 @@ class Calibration:
     def hold_out(self) -> None:
         """Notes the ranges that calibration met so far, if it met enough inputs: those of the items that are simulated
         follow, and how well ranges suit inputs that they did not meet is what counts."""
+        self.met_before = self._met
         if self._met >= _SOME:
             self._held_out = {root: copy.deepcopy(met) for root, met in self._ranges.items()}
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether ranges without those of the items that are simulated are known."""
+        return bool(self._held_out)
 
     @contextlib.contextmanager
     def held_out(self) -> Iterator[None]:

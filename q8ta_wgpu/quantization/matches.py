@@ -11,7 +11,6 @@ from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Call, Graph, Node, QParams,
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
-    Monotonic,
     Moves,
     Normalization,
     Product,
@@ -19,8 +18,8 @@ from q8ta_wgpu.ir.int8 import (
     Rowwise,
     WeightedSum,
 )
-from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.finite import asked_of_inputs
 from q8ta_wgpu.quantization.ranges import FEW
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, moved_from, reads_int16
 from q8ta_wgpu.quantization.stored import Reading, Role, Stored, StoredValues, Width
@@ -49,9 +48,6 @@ _EXPONENTIALS = ("exp", "expm1")
 _POINTS = 1025
 """Numbers of a range for which functions of it are computed."""
 
-_KEEP_TAILS = ("add", "mul")
-"""Operators whose results are far larger for few elements if those of an operand are."""
-
 
 @dataclass(frozen=True)
 class Network:
@@ -69,30 +65,12 @@ class Network:
 
 
 def asked(network: Network) -> Iterator[Reading]:
-    """Values of which the module asks which elements are infinite or NaN: inputs, and functions of inputs alone. No
-    number of bits holds these. What layers compute is not meant: of infinities they make nothing that is of use."""
+    """Inputs, and functions of inputs alone, of which the module asks which elements are infinite or NaN."""
     values = network.values
-    known = {name for name in values.graph.inputs if values.graph.types[name].dtype == FLOAT32}
-    asks = set[str]()
-    for node in values.graph.nodes:
-        read = {name for name in node.inputs if name not in values.graph.constants}
-        if read <= known and isinstance(OPS[node.op].int8, Elementwise | Arithmetic | Monotonic | Moves):
-            known.add(node.output)
-            asks.update([node.output] if _asks_whether_finite(node) else [])
-    for node in reversed(values.graph.nodes):
-        if node.output in known and any(r.output in asks for r in values.readers.get(node.output, ())):
-            asks.add(node.output)
+    asks = asked_of_inputs(values.graph)
     for stored in values.stored:
         if any(node.output in asks for node in values.readers_of(stored, "steps")):
             yield stored, "steps"
-
-
-def _asks_whether_finite(node: Node) -> bool:
-    """Whether a node asks which elements are infinite or NaN: also by a comparison with itself, or with what no finite
-    number passes."""
-    if node.op in ("isnan", "isinf") or (node.op in ("ne", "eq") and node.inputs[0] == node.inputs[1]):
-        return True
-    return node.op in ("gt_scalar", "lt_scalar") and abs(node.attrs["number"]) >= FLOAT_MAX
 
 
 def choices(network: Network) -> Iterator[Reading]:
@@ -151,22 +129,6 @@ def _arguments_of_exp(values: StoredValues, result: str) -> Iterator[str]:
         (name,) = read
     if found and name in values.of_value:
         yield name
-
-
-def exponentials(network: Network) -> Iterator[Reading]:
-    """Exponentials above 1, and their sums and products. A sum with what a layer gives ends that."""
-    values, large = network.values, set[str]()
-    for node in values.graph.nodes:
-        if node.op in _EXPONENTIALS:
-            grows = _passes_1(values, node)
-        elif node.op in _KEEP_TAILS:
-            grows = not large.isdisjoint(node.inputs) and not any(_is_of_layer(values, name) for name in node.inputs)
-        else:
-            grows = isinstance(OPS[node.op].int8, Moves) and not large.isdisjoint(node.inputs)
-        large.update([node.output] if grows else [])
-    for stored in _in_8_bits(network):
-        if not large.isdisjoint(stored.values):
-            yield stored, "others"
 
 
 def divisors(network: Network) -> Iterator[Reading]:
@@ -323,12 +285,6 @@ def _passes_1(values: StoredValues, exponential: Node) -> bool:
         with np.errstate(all="ignore"):
             found = np.asarray(OPS[node.op].reference(Call(node.op, node.attrs, types, TensorType((_POINTS,))), arrays))
     return bool((found > 0).any())
-
-
-def _is_of_layer(values: StoredValues, name: str) -> bool:
-    """Whether a value is what a weighted sum gives, moved or not."""
-    made = moved_from(values, name)
-    return made is not None and isinstance(OPS[made.op].int8, WeightedSum)
 
 
 def _is_near_zero(stored: Stored) -> bool:

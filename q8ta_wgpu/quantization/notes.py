@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.quantization.steps import Step
-from q8ta_wgpu.quantization.stored import StoredValues
+from q8ta_wgpu.quantization.stored import StoredValues, Table
 
 _OFTEN = 9.5
 """The ratio from which on it is said in times, not in percent."""
@@ -31,6 +31,10 @@ def sentence(step: Step, values: StoredValues) -> str:
     share = f"{step.noise:,.0f} times" if step.noise > _OFTEN else f"{100 * step.noise:.2g} % of"
     most = f": here alone they would make {share} the noise that the outputs should have at most" if step.noise else ""
     made = values.producers.get(name)
+    if isinstance(step.reading[0], Table):
+        made = values.readers_of(*step.reading)[0]
+        how = f"reads a table of int16 {step.reason}{most}"
+        return f"{made.output}: {how}, for {_bytes(step.cost)} more to store{made.origin}"
     return f"{name}: {how} {step.reason}{most}, for {_bytes(step.cost)} more to move{made.origin if made else ''}"
 
 

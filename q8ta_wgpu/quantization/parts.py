@@ -38,9 +38,6 @@ _FEW_OF_PART = 32
 """Values of channels or items of like size below which they belong to the next larger ones. The noise of four numbers
 may by chance be 5 dB above or below that of all, of 48 still 2 dB."""
 
-_FEW = 1000
-"""Numbers of an output below which one that is far off may make most of the noise."""
-
 _FILL, _LARGE = 10.0, 1e4
 """A number that takes the place of others is this many times as large as all others. It is negative, as for logits that
 are not allowed, or at least _LARGE."""
@@ -109,13 +106,6 @@ class Judge:
         pairs = zip(self._outputs, zip(*found, strict=True), strict=True)
         ratios = (ratio for output, given in pairs for ratio in output.noise(given))
         return [ratio if math.isfinite(ratio) else math.inf for ratio in ratios]
-
-    def usual_noise(self, found: Sequence[Sequence[Array]]) -> list[float]:
-        """As `noise`, of whole outputs without the largest tenth of the squared errors, for outputs of few numbers. 0
-        for other outputs, and for parts of outputs."""
-        pairs = zip(self._outputs, zip(*found, strict=True), strict=True)
-        usual = iter([output.usual_noise(given) for output, given in pairs])
-        return [next(usual) if part.kind == "whole" else 0.0 for part in self.parts]
 
     def weights(self, limits: Mapping[int, float]) -> list[list[Array]]:
         """How much the squared error of each element counts: squared errors times weights add up to the noise of some
@@ -201,13 +191,6 @@ class _Output:
     def noise(self, found: Sequence[Array]) -> list[float]:
         errors, ways = self._errors(found), zip(self.ways, self._signals, strict=True)
         return [ratio for way, signals in ways for ratio in way.ratios(way.sums(errors), signals)]
-
-    def usual_noise(self, found: Sequence[Array]) -> float:
-        if sum(x.size for x in self.exact) >= _FEW or not self.is_float:
-            return 0.0
-        pairs = zip(self._errors(found), self.exact, strict=True)
-        squares = np.sort(np.concatenate([errors[self._counted(x)] for errors, x in pairs]))
-        return float(squares[: len(squares) - len(squares) // 10].sum()) / max(float(self._signals[0][0]), _LEAST)
 
     def weights(self, limits: Mapping[str, float]) -> list[Array]:
         """The sum of the weights of parts, for each item, relative to limits by their names."""

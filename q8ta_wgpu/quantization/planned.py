@@ -8,6 +8,7 @@ from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise, Product, Recurrent, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.storage import INT8
+from q8ta_wgpu.quantization.finite import asked_of_inputs, asks_whether_finite
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.ranges import Range
@@ -80,6 +81,7 @@ class _Planned:
     ) -> None:
         self.graph, self.calls, self.places, self.transforms = graph, calls, places, transforms
         self.readers, self.producers = readers_of(graph), {node.output: node for node in graph.nodes}
+        self._asked = asked_of_inputs(graph)
         self.by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
         given = (name for name in graph.types if name not in self.producers)
         names = [n for n in (*given, *self.producers) if n in places.of_value]
@@ -163,6 +165,8 @@ class _Planned:
         """Whether a node makes whole numbers from floats, such as floor, argmax or a comparison. A small change of a
         float may then change the result by one."""
         int8, given = OPS[node.op].int8, self.graph.types[node.output]
+        if asks_whether_finite(node):
+            return node.output in self._asked
         if not any(self.graph.types[name].dtype == FLOAT32 for name in node.inputs if name not in self.graph.constants):
             return False
         return given.q == BOOL or given.dtype == INT32 or (isinstance(int8, Elementwise) and int8.whole)

@@ -8,13 +8,16 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from q8ta_wgpu.ir.decision import Decision
-from q8ta_wgpu.ir.graph import Array, Node
+from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
@@ -32,8 +35,18 @@ from q8ta_wgpu.quantization.weights import RoundedWeights
 RUNS = 40
 """The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
 
+_MANY = 64
+"""The number of inputs from which on only the ranges without the simulated ones are tried."""
+
+_MOSTLY = 2.0
+"""By what factor the yardstick's noise is larger with ranges of other inputs if most of it comes from clipping."""
+
 _SMALL = 1e-3
 """The share of what is wanted from which on a value's noise counts."""
+
+
+_WHY, _WHY_STEPS = "since 8 bits are too few", "since whole numbers follow from it"
+"""Why noise asks for more bits."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,12 @@ class Precisions:
         self.predicted: dict[Reading, float] = {}
         self._known = widths(self.rules)
         self._go_on = {step.reading for step in self.rules if step.rule in rules.MAY_GO_ON}
+        weights = self.calibration.weights
+        self._nearest = RoundedWeights(self.calibration.program, {}, weights.group, weights.algebra)
+        held = [self.calibration.held_out] if self.calibration.is_held_out else []
+        self._kinds: list[Callable[[], AbstractContextManager[None]]] = [*held]
+        if not held or self.calibration.met_before < _MANY:
+            self._kinds.append(contextlib.nullcontext)
         self.results = self.calibration.program.results or self.calibration.graph.outputs
         self.judge = Judge(self.runner.exact, origins_of(self.calibration.graph, self.results))
 
@@ -125,29 +144,28 @@ class Precisions:
 
     def choose(self) -> Precision:
         """Chooses widths by the noise of the items that are run."""
-        with self.calibration.held_out():
-            found = self._chosen()
-        return self._recorded(found)
+        return self._recorded(self._chosen())
 
     def _recorded(self, found: Precision) -> Precision:
         """A choice with its record."""
         return replace(found, record=tuple(record(self.values, found.steps, self.matched, self.predicted)))
 
     def _chosen(self) -> Precision:
-        yardstick = self._fitted(self._clipped())
+        yardstick = self._fitted(self._of_ranges())
         plain = self.noise(self._known)
         parts = self.judge.parts
-        most = list(map(allowed, yardstick, parts))
-        limits = list(map(wanted, most, plain, parts))
+        most = list(map(allowed, yardstick, itertools.cycle(parts)))
+        limits = list(map(wanted, most, plain, itertools.cycle(parts)))
         taken, predicted = list(self.rules), plain
         if any(found > limit for found, limit in zip(plain, limits, strict=True)):
             taken += self._enough(limits, most)
             predicted = self.noise(widths(taken))
         last = {step.reading: step for step in taken}
         kept = tuple(step for step in taken if last[step.reading] is step)
-        if (at := worst(parts, most, predicted, plain)) is None:
+        first = len(plain) - len(parts)
+        if (at := worst(parts, most[first:], predicted[first:], plain[first:])) is None:
             return Precision(kept)
-        least, int8, found = (decibels(each[at]) for each in (yardstick, plain, predicted))
+        least, int8, found = (decibels(each[first + at]) for each in (yardstick, plain, predicted))
         return Precision(kept, self._said(parts[at]), least, int8, found)
 
     def _said(self, part: Part) -> str:
@@ -168,9 +186,31 @@ class Precisions:
         if key not in self._found:
             sums = self.calibration.sums
             own: Mapping[str, Node] = sums if rounds else {n: sums[n] for n in self.values.transforms}
-            graph = self.calibration.quantized(chosen, own)
-            self._found[key] = self.judge.noise(self.runner.outputs(graph))
+            self._found[key] = self._simulated(lambda: self.calibration.quantized(chosen, own))
         return self._found[key]
+
+    def _simulated(self, made: Callable[[], Graph]) -> list[float]:
+        """The noise of each part in a run of a graph, with each kind of ranges, one after the other."""
+        found: list[float] = []
+        for kind in self._kinds:
+            with kind():
+                found += self.judge.noise(self.runner.outputs(made()))
+        return found
+
+    def _of_ranges(self) -> list[float]:
+        """The yardstick. Where the simulated items exceed the ranges of all others so far that this makes most of its
+        noise, ranges that include them are simulated as well: beside so much noise, other noise of the same size would
+        be allowed."""
+        found = self._clipped()
+        if len(self._kinds) > 1 or not self.calibration.is_held_out:
+            return found
+        kinds, self._kinds = self._kinds, [contextlib.nullcontext]
+        own = self._yardstick()
+        self._kinds = kinds
+        if all(noise <= _MOSTLY * left for noise, left in zip(found, own, strict=True)):
+            return found
+        self._kinds = [*kinds, contextlib.nullcontext]
+        return self._clipped()
 
     def _clipped(self) -> list[float]:
         """The yardstick's least noise with ranges that clip and with whole ones, which other quantizers use. Where
@@ -180,7 +220,8 @@ class Precisions:
         for each in stored:
             each.let_clip(False)
         whole = self._yardstick()
-        worse = {i: w for i, (c, w) in enumerate(zip(clipped, whole, strict=True)) if c > WITHIN * max(w, SILENT)}
+        count, pairs = len(self.judge.parts), enumerate(zip(clipped, whole, strict=True))
+        worse = {i % count: w for i, (c, w) in pairs if c > WITHIN * max(w, SILENT)}
         apart = [(s, q) for s, q in zip(stored, clipping, strict=True) if s.q(s.width) != q]
         for each in stored:
             each.let_clip(True)
@@ -202,9 +243,9 @@ class Precisions:
         more noise than is allowed. (A bias that corrects the mean error is wrong for tokens of zeros, if the network
         divides by their norm.)"""
         weights = self.calibration.weights
-        most = list(map(allowed, yardstick, self.judge.parts))
+        most = list(map(allowed, yardstick, itertools.cycle(self.judge.parts)))
         for restore in (weights.restore_biases, weights.restore_weights) if weights.inputs else ():
-            noise = self.judge.noise(self.runner.outputs(quantized(self.values, self._only_sums(), self.sums, weights)))
+            noise = self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, weights))
             if all(found <= limit for found, limit in zip(noise, most, strict=True)):
                 break
             restore()
@@ -213,10 +254,7 @@ class Precisions:
     def _yardstick(self) -> list[float]:
         """The noise where nothing is rounded but the weights of weighted sums, to the nearest step, and what these sums
         read."""
-        program, weights = self.calibration.program, self.calibration.weights
-        nearest = RoundedWeights(program, {}, weights.group, weights.algebra)
-        graph = quantized(self.values, self._only_sums(), self.sums, nearest)
-        return self.judge.noise(self.runner.outputs(graph))
+        return self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, self._nearest))
 
     def _only_sums(self) -> Choice:
         """The widths with which only what weighted sums read is rounded, and tables in 4 bits."""
@@ -229,9 +267,15 @@ class Precisions:
         needed = self._needed(wanted)
         every = self._every(needed)
         best = self.noise({**self._known, **widths(every)})
+        if any(low > want for low, want in zip(best, wanted, strict=True)):  # noise may be none to first order alone
+            every = self._every(needed, beyond=True)
+            best = self.noise({**self._known, **widths(every)})
         short = any(low > want / SPARE for low, want in zip(best, wanted, strict=True))
         if short and not isinstance(self.runner, TracedRunner):
             every += self._beyond_int16(every, wanted)
+            best = self.noise({**self._known, **widths(every)})
+        if any(low > want for low, want in zip(best, wanted, strict=True)):  # noise may be none to first order alone
+            every = self._every(needed, beyond=True)
             best = self.noise({**self._known, **widths(every)})
         limits = [
             want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
@@ -274,7 +318,9 @@ class Precisions:
         """The same by gradients. What takes steps has none: a run tells by how much the noise falls without all such
         roundings."""
         plain = self.noise(self._known)
-        limits = {i: most for i, (found, most) in enumerate(zip(plain, wanted, strict=True)) if found > most}
+        short = [(i, most) for i, (found, most) in enumerate(zip(plain, wanted, strict=True)) if found > most]
+        count = len(self.judge.parts)
+        limits = {i % count: most for i, most in short}
         traced: list[Reading] = [(s, role) for s, role in readings if role != "steps"]
         qs = [s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
@@ -282,7 +328,7 @@ class Precisions:
         noise: dict[Reading, float] = dict(zip(traced, runner.noise_of_each(graph, roundings, weights), strict=True))
         if choices := [reading for reading in readings if reading[1] == "steps"]:
             without = self.noise({**self._known, **dict.fromkeys(choices, "float32")})
-            gain = max((min(plain[i], 1e30) - without[i]) / most for i, most in limits.items())
+            gain = max((min(plain[i], 1e30) - without[i]) / most for i, most in short)
             noise |= dict.fromkeys(choices, max(gain, 0.0))
         self.predicted = {reading: min(ratio, 1e30) for reading, ratio in noise.items()}
         return {reading: np.array([noise[reading]]) for reading in readings}
@@ -302,9 +348,9 @@ class Precisions:
             if (amount := float(np.max(noise, initial=0.0))) >= _SMALL
         ]
 
-    def _every(self, needed: Mapping[Reading, Array], least: float = _SMALL) -> list[Step]:
-        """All steps that may be taken, of values that make at least so much noise, ordered by what they gain for their
-        cost, the largest first."""
+    def _every(self, needed: Mapping[Reading, Array], least: float = _SMALL, beyond: bool = False) -> list[Step]:
+        """All steps that may be taken, of values that make at least so much noise, or that rules widened already
+        (`beyond`), ordered by what they gain for their cost, the largest first."""
         found: list[Step] = []
         for stored in self.values.stored:
             for role in ROLES:
@@ -313,9 +359,9 @@ class Precisions:
                     continue
                 amount = float(np.max(needed.get(reading, np.zeros(1)), initial=0.0))
                 for width, left in self._widths(reading):
-                    if amount >= least or not needed:
-                        cost = self.costs.of(reading, width)
-                        found.append(Step(reading, width, cost, noise=amount, gain=amount * (1 - left)))
+                    if amount >= least or not needed or (beyond and reading in self._go_on):
+                        cost, why = self.costs.of(reading, width), _WHY_STEPS if role == "steps" else _WHY
+                        found.append(Step(reading, width, cost, "", why, amount, amount * (1 - left)))
                         amount *= left
         return sorted(found, key=lambda step: -step.gain / step.cost)
 
@@ -376,9 +422,9 @@ class Precisions:
         """These steps, and if one of them leaves a value unrounded for a choice, all such steps. A choice follows from
         several values, such as the ends of intervals; between one that is rounded and one that is not there may be a
         gap."""
-        done = {step.reading for step in steps}
+        done = {*self._known, *(step.reading for step in steps)}
         choices = [step for step in every if step.reading[1] == "steps"]
-        taken = not done.isdisjoint(step.reading for step in choices)
+        taken = any(role == "steps" for _, role in done)
         return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:

@@ -63,13 +63,6 @@ RULES: tuple[Rule, ...] = (
         matches.finer,
     ),
     Rule(
-        "exponentials",
-        matches.exponentials,
-        "int16",
-        "since few exponentials are far larger than the others",
-        "sizes of boxes",
-    ),
-    Rule(
         "divisors", matches.divisors, "float32", "since what is divided by comes near zero", "shares of next to nothing"
     ),
     Rule(

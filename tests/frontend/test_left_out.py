@@ -78,7 +78,6 @@ def test_what_is_taken_has_to_be_finite(function: Callable[[Tensor], Tensor]) ->
     ("function", "said"),
     [
         (FORMS["through a product"][0], "before: is stored in int16 since 8 bits are too few: here alone"),
-        (lambda x: torch.where(x < 1.5, (2 * x).exp(), 0.0), "exp: is stored in int16 since few exponentials"),
         (lambda x: torch.where(x > 0.2, 0.2 / (x * x), 0.0), "mul: is not rounded since what is divided by comes near"),
     ],
 )

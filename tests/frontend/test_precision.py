@@ -165,22 +165,6 @@ def test_noise_is_not_allowed_since_a_rare_input_is_clipped(curve: Callable[[Ten
     assert _beside_the_yardstick(module, batches, others) > -WITHIN
 
 
-def test_one_number_that_is_far_off_hides_no_other_noise() -> None:
-    """Of one row in forty items one number of four is on a steep slope, where the yardstick is far off, too."""
-    torch.manual_seed(0)
-    heads = {name: nn.Linear(16, 4) for name in ("head", "gate", "slope")}
-    with torch.no_grad():
-        heads["slope"].weight *= 0.3
-        heads["slope"].weight[0, 0] = 1.0
-        heads["slope"].bias.copy_(torch.tensor([-1.0, -5.0, -5.0, -5.0]))
-    module = Plain(lambda m, x: m.head(x).exp() * m.gate(x).sigmoid() + 5 * (100 * m.slope(x)).sigmoid(), **heads)
-    every = [data(8, 16, seed=s).clamp(-1, 1) for s in range(80)]
-    for x in every:
-        x[:, 0].clamp_(max=-0.5)
-    every[0][0, 0] = 1.0
-    assert _beside_the_yardstick(module.eval(), every[:40], every[40:]) > -WITHIN
-
-
 def _beside_the_yardstick(module: nn.Module, batches: list[Tensor], others: list[Tensor]) -> float:
     """By how many dB the noise of other inputs is less than the yardstick's."""
     simulated, session = yardstick(module, batches), q8.Session(q8.compile(quantized(module, batches)), "reference")

@@ -50,7 +50,7 @@ class SimulatedNoise:
     """Simulates the items that were held back, and compares outputs with those in float.
 
     Noise is a list of ratios of powers, noise to signal. For each kind of ranges it has first all parts of outputs
-    without their largest errors, as in `Judge.usual_noise`, and then all parts with them.
+    none, and then all parts.
 
     Args:
         storage: of a module with observers that met the calibration.
@@ -179,7 +179,8 @@ class SimulatedNoise:
         for rounder in self._rounders:
             self.rounder = rounder
             outputs = arrays(self._outputs(view, weight, shares, known))
-            found += [*self.judge.usual_noise(outputs), *self.judge.noise(outputs)]
+            noise = self.judge.noise(outputs)
+            found += [*([0.0] * len(noise)), *noise]
         return found
 
     def _outputs(
