@@ -83,7 +83,7 @@ def _kernels(op: str) -> tuple[Kernel, ...]:
     """All kernels of q8ta_conv2d or q16ta_conv2d, the general ones last."""
     depthwise = Kernel(
         f"{op}.dw",
-        lambda call: ("q8ta_conv2d_dw", "direct", "sums_planes", *halves.source(call)),
+        lambda call: ("q8ta_conv2d_dw", "direct", *epilogue.source(call), "sums_planes", *halves.source(call)),
         supports=lambda call, target: weighted.is_depthwise(call),
         wide=weighted.PER_CHANNEL,
         prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
@@ -91,7 +91,7 @@ def _kernels(op: str) -> tuple[Kernel, ...]:
     )
     direct = Kernel(
         f"{op}.direct",
-        lambda call: ("q8ta_conv2d", "dot", "direct", "sums_planes", *halves.source(call)),
+        lambda call: ("q8ta_conv2d", "dot", "direct", *epilogue.source(call), "sums_planes", *halves.source(call)),
         wide=(*weighted.PER_CHANNEL, "weight"),
         constants=lambda call: {"ALIGNED": int(_aligned(call))},
         prepack={1: _pack, **weighted.PAD_CHANNELS},

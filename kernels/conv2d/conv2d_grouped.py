@@ -99,7 +99,7 @@ def kernels(op: str) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             f"{op}.{label}",
-            lambda call: ("q8ta_conv2d_grouped", "dot", "sums_planes", *halves.source(call)),
+            lambda call: ("q8ta_conv2d_grouped", "dot", *epilogue.source(call), "sums_planes", *halves.source(call)),
             (ONLY_4C,),
             ONLY_4C | FLOAT,
             supports=functools.partial(_supports, columns=columns),

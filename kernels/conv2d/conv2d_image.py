@@ -114,7 +114,14 @@ q8ta_conv2d_image = Op(
         *share.kernels(
             Kernel(
                 "q8ta_conv2d_image.direct",
-                ("q8ta_conv2d_image", "dot", "direct", "sums_planes", "halves_int8"),
+                lambda call: (
+                    "q8ta_conv2d_image",
+                    "dot",
+                    "direct",
+                    *epilogue.source(call),
+                    "sums_planes",
+                    "halves_int8",
+                ),
                 (FLOAT, CHANNELS_PACKED_INT8),
                 CHANNELS_PACKED_INT8 | FLOAT,
                 wide=WIDE,

@@ -242,7 +242,13 @@ def _depthwise_kernels(op: str, dots: Sequence[bool]) -> tuple[Kernel, ...]:
 def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
     """The WGSL of a strip, with packed dot products or with multiplication."""
     sums = "halves_in_one" if halves.of(call) == 2 else "halves_int8"
-    return "q8ta_conv2d_dw_strip", *(("dw_dot", "dot") if dot else ("dw_unpack",)), "sums_planes", sums
+    return (
+        "q8ta_conv2d_dw_strip",
+        *(("dw_dot", "dot") if dot else ("dw_unpack",)),
+        "sums_planes",
+        *epilogue.source(call),
+        sums,
+    )
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:

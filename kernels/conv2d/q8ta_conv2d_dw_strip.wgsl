@@ -1,6 +1,7 @@
 // Depthwise convolution of 4C tensors: a thread makes COLUMNS x ROWS outputs of one channel quad, so that input words
 // and weights are read and unpacked once for all of them. Linked: how a tap is taken (dw_unpack, dw_dot). Kernel size
 // and stride are constants, so that the loops unroll and everything stays in registers.
+// Uses quad.
 
 const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
 const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;

@@ -2,6 +2,7 @@
 // channel quad, so that input words and weights are read once for all of them. Neighbouring threads make neighbouring
 // quads and read neighbouring weights, which come in order (tap row, input word of the group, tap column, channel
 // quad).
+// Uses quad.
 
 const SPAN = (COLUMNS - 1u) * STRIDE_X + (KERNEL_X - 1u) * DILATION_X + 1u;
 

@@ -25,12 +25,14 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, INTEGERS, Attr, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.epilogue.stages import Add, Mul, RequantizeInt16
-from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual, ScaledResidual, Slopes
+from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.epilogue.sum_rounding import rounding
 from q8ta_wgpu.kernels.lib import valid
 
 Sums = Callable[[Call, Sequence[Array]], NDArray[np.int64]]
+
+GIVES = frozenset({Phase.ADDEND, Phase.ACTIVATION, Phase.ROUNDING, Phase.INT8})
+"""The phases of the stages that a chain gives: its result is stored as integers where it is computed."""
 
 
 def lower(
@@ -96,9 +98,9 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs, operands: int) -> tuple[
     if any(t.shape != (1,) and t.shape != shape[1:2] for t in numbers) or numbers[0].shape != numbers[1].shape:
         found = ", ".join(str(t.shape) for t in numbers)
         raise GraphError(f"a chain of {shape}: dimension 1 holds the channels, found per-channel operands {found}")
-    after = epilogue.check(types, attrs, shape)
-    if after[1] not in RANGES or after[0] != shape:
-        raise GraphError(f"a chain's result is stored as integers where it is computed, found {attrs['epilogue']}")
+    after = epilogue.check(types, attrs, shape, GIVES)
+    if after[1] not in RANGES:
+        raise GraphError(f"a chain's result is stored as integers, found {attrs['epilogue']}")
     return after
 
 
@@ -111,7 +113,7 @@ def _reference(sums: Sums, operands: int) -> Callable[[Call, Sequence[Array]], A
 
 
 def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if any(isinstance(stage, Add | Mul | Residual | ScaledResidual) for stage in attrs["epilogue"].stages):
+    if any(operand.at_result for operand in attrs["epilogue"].operands):
         raise GraphError(f"a chain that begins with a float32 value adds no other value, found {attrs['epilogue']}")
     return _infer(types, attrs, 1)
 
@@ -126,24 +128,16 @@ def _reference_float(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc, axis, [np.ones_like(multiplier), *others])
 
 
-def _source(name: str, operands: Sequence[str], channels: str = "") -> Callable[[Call], tuple[str, ...]]:
-    """The WGSL of a chain. Its hooks read operands by the index of a word, instead of by a quad of channels."""
+def _source(name: str, operands: Sequence[str], numbers: str) -> Callable[[Call], tuple[str, ...]]:
+    """The WGSL of a chain. Its numbers of channels lie in no quads, as magic_rounding.py needs them."""
 
     def source(call: Call) -> tuple[str, ...]:
-        stages = call.attrs["epilogue"].stages
-        prelu = any(isinstance(s, Slopes) for s in stages)
-        int16 = any(isinstance(s, RequantizeInt16) for s in stages)
-        hooks = [
-            f"quad_value={'requantized_int16' if int16 else 'requantized'}",
-            f"Channel={'PreluChannel' if prelu else 'Channel'}",
-            f"channels_at={channels}{'prelu_channels_at' if prelu else 'plain_channels_at'}",
-            f"sums={name}_sums",
-        ]
-        hooks += ["residual_of=residual_at_word"] * any(isinstance(s, Residual | ScaledResidual) for s in stages)
-        hooks += ["addend_of=addend_at_word"] * any(isinstance(s, Add | Mul) for s in stages)
-        for operand, t in zip(operands, call.inputs, strict=False):
-            hooks.append(f"{operand}_values={operand}_{'same' if t.shape == call.output.shape else 'broadcast'}")
-        return "chain", "stages", *hooks
+        reads = (
+            f"{operand}_values={operand}_{'same' if t.shape == call.output.shape else 'broadcast'}"
+            for operand, t in zip(operands, call.inputs, strict=False)
+        )
+        hooks = call.attrs["epilogue"].hooks(by_addition=False)
+        return "chain", *hooks, f"numbers_at={numbers}", f"sums={name}_sums", *reads
 
     return source
 
@@ -207,7 +201,7 @@ def _op(
         kernels=(
             Kernel(
                 name,
-                _source(name, operands),
+                _source(name, operands, "scaled_numbers"),
                 (ANY_INT8,),
                 ANY_INT8,
                 synced=True,
@@ -243,7 +237,7 @@ OPS = (
         kernels=(
             Kernel(
                 "q8ta_quantize_channels",
-                _source("q8ta_quantize_channels", (), "unscaled_"),
+                _source("q8ta_quantize_channels", (), "offsets_alone"),
                 (FLOAT,),
                 ANY_INT8,
                 params=_params(("x",)),

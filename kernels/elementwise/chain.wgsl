@@ -1,12 +1,14 @@
-// Chains of elementwise operators. A thread computes a word of the result: four exact sums, then the hooks of an
-// epilogue (kernels/epilogue/quad.wgsl). The hooks read operands by the index of the word, not by a quad of channels.
-// Linked: sums, channels_at, a_values and b_values; CHANNEL_AXIS, the axis of the channels.
+// Chains of elementwise operators. A thread computes a word of the result: four exact sums, then the stages of an
+// epilogue (kernels/epilogue/quad.wgsl). They read operands by the index of the word, not by a quad of channels.
+// Linked: sums, numbers_at, a_values and b_values; CHANNEL_AXIS, the axis of the channels.
+// Uses quad, stages.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
   let word = id.y * groups.x * 64u + id.x;
   if (word >= params.words) { return; }
   let p = y_coord(word);
-  let v = quad_value(vec4<f32>(sums(word, p)), channels_at(channel_lanes(p)), residual_of(word, 0u));
+  let c = channel_lanes(p);
+  let v = quad_value(vec4<f32>(sums(word, p)), channel_with(numbers_at(c), c), residual_of(word, 0u));
   y[word] = packed(after_rounding(v, addend_of(word, 0u)));
 }
 
@@ -26,16 +28,10 @@ fn lane_offsets(c: vec4<u32>) -> vec4<i32> {
   return vec4<i32>(offset[c.x], offset[c.y], offset[c.z], offset[c.w]);
 }
 
-fn plain_channels_at(c: vec4<u32>) -> Channel { return Channel(lane_multipliers(c), lane_offsets(c)); }
-
-fn prelu_channels_at(c: vec4<u32>) -> PreluChannel {
-  return PreluChannel(lane_multipliers(c), lane_offsets(c), vec4<f32>(slopes[c.x], slopes[c.y], slopes[c.z], slopes[c.w]));
-}
+fn scaled_numbers(c: vec4<u32>) -> Numbers { return Numbers(lane_multipliers(c), lane_offsets(c)); }
 
 // For sums that are multiplied already.
-fn unscaled_plain_channels_at(c: vec4<u32>) -> Channel { return Channel(vec4<f32>(1.0), lane_offsets(c)); }
-
-fn unscaled_prelu_channels_at(c: vec4<u32>) -> PreluChannel { return PreluChannel(vec4<f32>(1.0), lane_offsets(c), prelu_channels_at(c).slope); }
+fn offsets_alone(c: vec4<u32>) -> Numbers { return Numbers(vec4<f32>(1.0), lane_offsets(c)); }
 
 // --- sums ---
 
@@ -86,9 +82,3 @@ fn b_broadcast(word: u32, p: vec4<u32>) -> vec4<i32> {
   return vec4<i32>(b_at(min(p, last)), b_at(min(p + Y_LANE, last)), b_at(min(p + 2u * Y_LANE, last)),
                    b_at(min(p + 3u * Y_LANE, last)));
 }
-
-// --- hooks that read other operands ---
-
-fn residual_at_word(word: u32, quad: u32) -> ResidualWord { return residual_word_of(word); }
-
-fn addend_at_word(word: u32, quad: u32) -> u32 { return addend_word_of(word); }

@@ -1,5 +1,6 @@
 // The main of general kernels: a thread makes four channels of one sum. Linked: partial_result(p, first), the
 // accumulators.
+// Uses quad.
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
   let index = id.y * groups.x * 64u + id.x;

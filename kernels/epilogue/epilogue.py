@@ -7,7 +7,8 @@ which weighted sums have as the attribute `epilogue`.
 
 from __future__ import annotations
 
-import re
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,46 +18,31 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Operand
 from q8ta_wgpu.kernels.epilogue import magic_rounding
-from q8ta_wgpu.kernels.epilogue.stage import Stage, StageContext
-from q8ta_wgpu.kernels.epilogue.stages import (
-    PixelShuffle,
-    Requantize,
-    from_plain,
-)
-from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
+from q8ta_wgpu.kernels.epilogue.stage import Phase, Stage, StageContext
+from q8ta_wgpu.kernels.epilogue.stages import from_plain
 
-ORDER = re.compile(
-    r"(residual |scaled_residual )?(curve |slopes )?requantize( add| mul| table)?(( pixel_shuffle)? dequantize)?"
-    r"|(scaled_residual )?(curve |slopes )?requantize_int16|scale( pixel_shuffle)?"
-    r"|rows ((residual |scaled_residual |curve |slopes )?requantize|requantize (add|mul|table))( dequantize)?"
-    r"|rows (scaled_residual |curve |slopes )?requantize_int16|rows scale"
-)
-"""The allowed orders of stages, by name. In each of them the operands fit the eight buffers that every device binds."""
+MOST_STAGES = len(Phase)
+"""Most stages of an epilogue: one of each phase."""
 
-MOST_STAGES = 8
-"""Most stages in a model file: more than fit ORDER."""
+EVERY = frozenset(Phase)
+"""What operators may give: the stages of these phases."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Stages in order. Raises GraphError where they do not follow each other as in ORDER."""
+    """Stages in order. Raises GraphError where they cannot follow each other."""
 
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        if not self.fits(self.stages):
+        if text := wrong(self.stages):
             names = " ".join(stage.name for stage in self.stages)
-            raise GraphError(f"an epilogue's stages are {ORDER.pattern}, found {names!r}")
-
-    @staticmethod
-    def fits(stages: Sequence[Stage]) -> bool:
-        """Whether stages follow each other as in ORDER."""
-        return ORDER.fullmatch(" ".join(stage.name for stage in stages)) is not None
+            raise GraphError(f"an epilogue's stages are {text}, found {names!r}")
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -71,58 +57,49 @@ class Epilogue:
     @property
     def rows(self) -> bool:
         """Whether each row of the sum's operand has a scale of its own."""
-        return self.stages[0].scales_rows
+        return self.stages[0].phase is Phase.ROWS
+
+    @property
+    def rounds(self) -> Stage:
+        """The stage that rounds the sum, or keeps it."""
+        return next(stage for stage in self.stages if stage.phase is Phase.ROUNDING)
 
     @property
     def keeps_accumulator(self) -> bool:
         """Whether the result is the accumulator times its scale, never rounded to int8."""
-        return self.stages[int(self.rows)].keeps_accumulator
-
-    @property
-    def shuffle(self) -> PixelShuffle | None:
-        """The stage that moves elements, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, PixelShuffle)), None)
-
-    @property
-    def source(self) -> tuple[str, ...]:
-        """WGSL to link: the files `quad` and `stages`, and functions for its hooks.
-
-        * `quad_value` computes the rounded values of four accumulators.
-        * `before_rounding` adds a residual to the sums, and `activated` applies an activation to them.
-        * `after_rounding` computes the next int8 values from the rounded ones.
-        * `store_result` stores them.
-        """
-        hooks = [hook for stage in self.stages for hook in stage.hooks]
-        if self.rounds_by_addition:
-            hooks.remove("quad_value=requantized")
-            hooks += ["Channel=MagicChannel", "channel_quad=magic_channels", "channel_from=magic_from"]
-            hooks += self.stages[0].magic_hooks
-            ends = self.stages[-1].rounds_sum
-            hooks += (
-                ["quad_value=magic_rounded", "packed_result=packed_magic"]
-                if ends
-                else ["quad_value=requantized_by_magic"]
-            )
-        return "quad", "stages", *(self._by_rows(hooks) if self.rows else hooks)
-
-    def _by_rows(self, hooks: list[str]) -> list[str]:
-        """The hooks where the first stage is `rows`: it fills those of a residual, and passes the residual on."""
-        own, others = hooks[: len(Rows.hooks)], hooks[len(Rows.hooks) :]
-        if self.keeps_accumulator:
-            meanings = {"quad_value=scaled": "quad_value=scaled_by_rows"}
-        else:
-            meanings = {"ResidualWord=residual_Word": "AddedWord=residual_Word"}
-            meanings["residual_of=residual_quad"] = "added_of=residual_quad"
-            others = [hook.replace("quad_value=", "value_by_rows=") for hook in others]
-            own = [*own, "quad_value=by_rows"]
-        return [*own, *(meanings.get(hook, hook) for hook in others)]
+        return self.rounds.keeps_accumulator
 
     @property
     def rounds_by_addition(self) -> bool:
-        """Whether its sums can be rounded by adding magic numbers (magic_rounding.py)."""
-        first, *others = self.stages
-        rounds = others[0] if first.magic_hooks else first
-        return isinstance(rounds, Requantize) and first.magic_span(rounds.hi - rounds.lo) <= magic_rounding.WIDEST
+        """Whether its sums can be rounded by adding magic numbers (magic_rounding.py): if at most one stage comes
+        before the rounding, and both allow it."""
+        first, rounds = self.stages[0], self.rounds
+        allowed = first.adds and rounds.adds and rounds in self.stages[:2]
+        return allowed and first.magic_span(rounds.bounds[1] - rounds.bounds[0]) <= magic_rounding.WIDEST
+
+    def hooks(self, by_addition: bool) -> tuple[str, ...]:
+        """The WGSL of its stages and of the hooks that they fill, where sums are rounded by addition or not.
+
+        * `rounded` makes values of four accumulators: `before_rounding` adds a residual, `activated` is an activation.
+        * `after_rounding` computes the next int8 values from the rounded ones.
+        * `store_result` stores them.
+        """
+        last = self.stages[-1]
+        return "stages", *(hook for stage in self.stages for hook in stage.linked(by_addition, stage is last))
+
+    @property
+    def declarations(self) -> tuple[str, ...]:
+        """WGSL of the numbers of four channels: those of the sum, and those of each stage that has some."""
+        names = [stage.operand.name for stage in self.stages if stage.by_channel and stage.operand]
+        members = "".join(f", {name}: vec4<f32>" for name in names)
+        loaded = "".join(f", vec4<f32>({', '.join(f'{name}[c.{i}]' for i in 'xyzw')})" for name in names)
+        shuffled = "".join(f", subgroupShuffle(own.{name}, i)" for name in names)
+        return (
+            f"struct Channel {{ numbers: Numbers{members} }}",
+            f"fn channel_with(numbers: Numbers, c: vec4<u32>) -> Channel {{ return Channel(numbers{loaded}); }}",
+            f"fn channel_from(own: Channel, i: u32) -> Channel "
+            f"{{ return Channel(numbers_from(own.numbers, i){shuffled}); }}",
+        )
 
     def clamped(self, lo: int, hi: int) -> Epilogue | None:
         """This epilogue with its int8 result also clamped to [lo, hi]; None where its last stage has no range."""
@@ -154,44 +131,71 @@ EPILOGUE = Attr("value", type=Epilogue)
 """The attribute of a weighted sum."""
 
 
-def check(types: Sequence[TensorType], attrs: Attrs, sums: Shape) -> tuple[Shape, str]:
+def wrong(stages: Sequence[Stage]) -> str:
+    """What stages would have to be to follow each other; empty if they do."""
+    phases = [stage.phase for stage in stages]
+    if Phase.ROUNDING not in phases or any(a >= b for a, b in itertools.pairwise(phases)):
+        return f"at most one of each of {', '.join(p.name.lower() for p in Phase)}, in this order, and a rounding"
+    rounds = stages[phases.index(Phase.ROUNDING)]
+    if rounds.keeps_accumulator and phases.index(Phase.ROUNDING) > (phases[0] is Phase.ROWS):
+        return f"{rounds.name} before any that changes the sum"
+    if rounds.dtype != INT8X4 and (found := [stage.name for stage in stages if stage.for_int8]):
+        return f"a rounding to int8 with {found[0]}"
+    if Phase.SHUFFLE in phases and FLOAT32 not in (rounds.dtype, stages[-1].dtype):
+        return "a float32 result with a shuffle"
+    if phases[0] is Phase.ROWS and sum(stage.operand is not None for stage in stages) > 2:
+        return "at most one with an operand beside rows, so that all operands fit eight buffers"
+    return ""
+
+
+def check(
+    types: Sequence[TensorType], attrs: Attrs, sums: Shape, gives: frozenset[Phase] = EVERY - {Phase.ROWS}
+) -> tuple[Shape, str]:
     """Shape and dtype of a weighted sum's result.
 
     Args:
         types: types of all operands of the call, those of the epilogue last.
         attrs: attributes of the call, with `epilogue`.
         sums: shape of the sums.
+        gives: the phases that the operator's kernels give.
 
     Raises:
-        GraphError: an operand of a stage does not fit the sums.
+        GraphError: an operand of a stage does not fit the sums, or the operator gives no stage of its phase.
     """
     epilogue: Epilogue = attrs["epilogue"]
     others = iter(types[len(types) - len(epilogue.operands) :])
+    shape = sums
     for stage in epilogue.stages:
+        if stage.phase not in gives:
+            names = ", ".join(phase.name.lower() for phase in sorted(gives))
+            raise GraphError(f"the operator takes stages of {names}, found {epilogue}")
         if stage.operand:
             operand = next(others)
             stage.check(operand, sums)
             multiplier = types[2].shape
             if stage.by_channel and operand.shape != multiplier:
                 raise GraphError(f"{stage.name} are one number for each channel, {multiplier}, found {operand.shape}")
-    shuffle = epilogue.shuffle
-    return shuffle.shape(sums) if shuffle else sums, epilogue.dtype
+        shape = stage.shape(shape)
+    return shape, epilogue.dtype
 
 
-def _shuffle(attrs: Attrs) -> PixelShuffle | None:
-    return attrs["epilogue"].shuffle if "epilogue" in attrs else None
+def source(call: Call) -> tuple[str, ...]:
+    """The WGSL of what follows a weighted sum, for `Kernel.source`."""
+    after: Epilogue = call.attrs["epilogue"]
+    return after.hooks(after.rounds_by_addition)
 
 
 def factor(attrs: Attrs) -> int:
-    """The upscale factor of the epilogue's pixel_shuffle; 1 without one."""
-    shuffle = _shuffle(attrs)
-    return shuffle.factor if shuffle else 1
+    """The factor by which the epilogue upscales an image; 1 for most."""
+    return math.prod(stage.upscale for stage in attrs["epilogue"].stages) if "epilogue" in attrs else 1
 
 
 def sums(call: Call) -> Shape:
     """The shape of the sums of a call: that of the result before its pixel_shuffle."""
-    shuffle = _shuffle(call.attrs)
-    return shuffle.sums(call.output.shape) if shuffle else call.output.shape
+    shape = call.output.shape
+    for stage in reversed(call.attrs["epilogue"].stages if "epilogue" in call.attrs else ()):
+        shape = stage.sums(shape)
+    return shape
 
 
 def extents(call: Call) -> tuple[int, int, int, int]:
@@ -206,7 +210,7 @@ def _stages(call: Call, arrays: Sequence[Array] = ()) -> Iterator[tuple[Stage, S
     others, values = iter(call.inputs[len(call.inputs) - len(call.attrs["epilogue"].operands) :]), iter(arrays)
     stored = call.output.q.zero if call.output.q else 0
     for i, stage in enumerate(stages):
-        zeros = (s.zero for s in stages[i + 1 :] if s.reads_int8)
+        zeros = (s.reads_zero for s in stages[i + 1 :] if s.reads_zero is not None)
         reads = (next(others), next(values, None)) if stage.operand else ()
         yield stage, StageContext(next(zeros, stored), *reads)
 
@@ -229,7 +233,7 @@ def apply(call: Call, acc: NDArray[np.int64], channel: int, arrays: Sequence[Arr
         if epilogue.keeps_accumulator:
             offset = np.rint(offset * arithmetic.row_inverse(more[0]))
         multiplier = arithmetic.row_multiplier(multiplier, more[0])
-    value: Array = epilogue.stages[int(epilogue.rows)].start(acc, multiplier, offset)
+    value = epilogue.rounds.start(acc, multiplier, offset)
     for stage, context in _stages(call, more):
         if stage.by_channel:
             context = replace(context, array=context.values.reshape(shape))
@@ -257,8 +261,9 @@ def pack_offset(call: Call, offset: Array) -> Array:
 def _interval(call: Call) -> tuple[int, int]:
     """The interval of sums outside of which the result is constant, in fractions as the first stage counts them."""
     (first, own), *_ = stages = list(_stages(call))
-    rounds, context = next((s, c) for s, c in stages if isinstance(s, Requantize))
-    return first.magic_interval(rounds.lo - context.zero, rounds.hi - context.zero, own)
+    rounds, context = next((stage, context) for stage, context in stages if stage.phase is Phase.ROUNDING)
+    low, high = rounds.bounds
+    return first.magic_interval(low - context.zero, high - context.zero, own)
 
 
 def params(call: Call) -> Params:

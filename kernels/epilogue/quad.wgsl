@@ -1,15 +1,18 @@
 // From the accumulators of four channels of a weighted sum to the stored result. quad_value computes a value in
 // registers. store_value reads an addend and stores. A kernel that makes many sums calls each of the two in a loop of
 // its own: compilers do not unroll one loop with both, and then the accumulators leave registers (a residual block's
-// product took twice as long on an H200). m is the index of a pixel of the sums, or of a linear's row. Linked:
-// functions for the hooks (stages.wgsl, Epilogue.source).
-struct Channel { multiplier: vec4<f32>, offset: vec4<i32> }
+// product took twice as long on an H200). m is the index of a pixel of the sums, or of a linear's row. A Channel has the
+// numbers of four channels, and those of each stage that has some (Epilogue.declarations).
+// Linked: `rounded` of a stage; Acc and real_acc of halves_int8, halves_int16, halves_in_one or q8ta_matmul.
+// Uses stages.
 
-fn channel_quad(quad: u32) -> Channel { return Channel(multiplier[quad], offset[quad]); }
+fn channel_quad(quad: u32) -> Channel {
+  let c = min(vec4<u32>(quad * 4u) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.channels - 1u));
+  return channel_with(numbers_of(quad), c);
+}
 
-// The numbers that thread i of the subgroup has loaded.
-fn channel_from(own: Channel, i: u32) -> Channel {
-  return Channel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
+fn quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  return rounded(sum, for_row(channel, residual), residual);
 }
 
 fn store_value(v: vec4<i32>, m: u32, quad: u32, offsets: vec4<u32>) {

@@ -1,4 +1,5 @@
 // As direct.wgsl, but all threads of a workgroup share one sum (kernels/lib/share.py).
+// Uses quad.
 alias Partial = Acc;
 
 @compute @workgroup_size(THREADS)

@@ -1,11 +1,12 @@
 """What a stage of an epilogue is: a step that reads the result of the stage before it.
 
 The first stage reads the sum, in 2^-14 steps of the int8 result. Before a curve, it is in fractions of a segment
-(curve.fraction).
+(curve.fraction). A stage says all that epilogue.py asks: when it has its turn, what it reads, and what it links.
 """
 
 from __future__ import annotations
 
+import enum
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,18 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Operand
 
 Int8 = Annotated[int, INT8_RANGE]
+
+
+class Phase(enum.IntEnum):
+    """When a stage has its turn: an epilogue has at most one stage of each phase, in this order."""
+
+    ROWS = 0
+    ADDEND = 1
+    ACTIVATION = 2
+    ROUNDING = 3
+    INT8 = 4
+    SHUFFLE = 5
+    REAL = 6
 
 
 @dataclass(frozen=True)
@@ -58,24 +71,25 @@ class Stage:
         name: its name in reports and model files.
         operand: the operand that it reads, None without one.
         dtype: dtype of the result if it is the last stage.
-        hooks: the hooks of Epilogue.source that it fills, as hook=function of stages.wgsl.
-        magic_hooks: of a first stage behind which sums may be rounded by addition: the hooks that it fills then.
-        rounds_sum: whether it rounds the sum itself to int8.
-        reads_int8: whether it reads an int8 value that is not stored, with the zero point `zero`.
-        by_channel: whether its operand has one number for each channel.
-        scales_rows, keeps_accumulator: whether it is `Rows`, which the next stage builds on, or `Scale`.
+        phase: when it has its turn.
+        hooks: the names of quad.wgsl and stages.wgsl that it fills, as hook=function.
+        magic_hooks: those that it fills as well where sums are rounded by addition (magic_rounding.py).
+        adds: whether sums may be rounded by addition where it is the first stage.
+        for_int8: whether the sum that it changes, or the value that it reads, must be rounded to int8.
+        by_channel: whether its operand has one float32 number for each channel: `channel.operand` in WGSL.
+        keeps_accumulator: whether its result is the accumulator times its scale, never rounded.
         numbers: the allowed values of its fields, from their annotated types.
     """
 
     name: ClassVar[str]
     operand: ClassVar[Operand | None] = None
     dtype: ClassVar[str] = INT8X4
+    phase: ClassVar[Phase]
     hooks: ClassVar[tuple[str, ...]] = ()
     magic_hooks: ClassVar[tuple[str, ...]] = ()
-    rounds_sum: ClassVar[bool] = False
-    reads_int8: ClassVar[bool] = False
+    adds: ClassVar[bool] = False
+    for_int8: ClassVar[bool] = False
     by_channel: ClassVar[bool] = False
-    scales_rows: ClassVar[bool] = False
     keeps_accumulator: ClassVar[bool] = False
     numbers: ClassVar[Mapping[str, Attr]]
 
@@ -87,6 +101,33 @@ class Stage:
         for name, attr in self.numbers.items():
             if text := attr.check(getattr(self, name)):
                 raise GraphError(f"{self.name}: {name} {text}, found {reprlib.repr(getattr(self, name))}")
+
+    @property
+    def reads_zero(self) -> int | None:
+        """The zero point of the int8 value that it reads and that is not stored; None where it reads none."""
+        return None
+
+    def linked(self, by_addition: bool, last: bool) -> tuple[str, ...]:
+        """The hooks that it fills, where sums are rounded by addition or not, and as the last stage or not."""
+        return (*self.hooks, *self.magic_hooks) if by_addition else self.hooks
+
+    def shape(self, sums: Shape) -> Shape:
+        """The result's shape for sums of a shape. Raises GraphError where there is none."""
+        return sums
+
+    def sums(self, shape: Shape) -> Shape:
+        """The shape of the sums for a result's shape."""
+        return shape
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The range that it clamps its result to; empty where it has none."""
+        return 0, -1
+
+    @property
+    def upscale(self) -> int:
+        """The factor by which it upscales the image."""
+        return 1
 
     def check(self, operand: TensorType, sums: Shape) -> None:
         """Raises GraphError where its operand does not fit sums of the shape `sums`."""
@@ -146,6 +187,11 @@ class RoundingStage(Stage):
     def clamped(self, lo: int, hi: int) -> Self:
         """This stage, clamping also to [lo, hi]."""
         return replace(self, lo=int(np.clip(self.lo, lo, hi)), hi=int(np.clip(self.hi, lo, hi)))
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The range [lo, hi]."""
+        return self.lo, self.hi
 
     def rounded(self, v: Array, shift: int, context: StageContext) -> Array:
         """Fractions of a step, 2^-shift each, rounded to the result's dtype and clamped."""

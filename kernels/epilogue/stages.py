@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, SMALLEST_SCALE, A
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INT16_RANGE, Attr, Operand
-from q8ta_wgpu.kernels.epilogue.stage import Int8, RoundingStage, Stage, StageContext
+from q8ta_wgpu.kernels.epilogue.stage import Int8, Phase, RoundingStage, Stage, StageContext
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import (
     Curve,
     Residual,
@@ -38,8 +38,16 @@ class Requantize(RoundingStage):
     """Rounds the sum to int8."""
 
     name = "requantize"
-    rounds_sum = True
-    hooks = ("quad_value=requantized",)
+    phase = Phase.ROUNDING
+    adds = True
+    hooks = ("rounded=requantized",)
+    magic_hooks = ("Numbers=MagicNumbers", "numbers_of=magic_numbers", "numbers_from=magic_from")
+
+    def linked(self, by_addition: bool, last: bool) -> tuple[str, ...]:
+        if not by_addition:
+            return self.hooks
+        ends = ("rounded=magic_rounded", "packed_result=packed_magic") if last else ("rounded=requantized_by_magic",)
+        return *self.magic_hooks, *ends
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return self.rounded(value, arithmetic.FRACTION, context)
@@ -53,8 +61,9 @@ class RequantizeInt16(RoundingStage):
     hi: Int16
 
     name = "requantize_int16"
+    phase = Phase.ROUNDING
     dtype = INT16X4
-    hooks = ("quad_value=requantized_int16",)
+    hooks = ("rounded=requantized_int16",)
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return self.rounded(value, arithmetic.INT16_FRACTION, context)
@@ -70,9 +79,14 @@ class Add(RoundingStage):
     shift: Annotated[int, Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30)]
 
     name = "add"
-    reads_int8 = True
+    phase = Phase.INT8
+    for_int8 = True
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
     hooks = ("addend_of=addend_quad", "after_rounding=plus_addend")
+
+    @property
+    def reads_zero(self) -> int:
+        return self.zero
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,9 +120,14 @@ class Mul(RoundingStage):
     multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
 
     name = "mul"
-    reads_int8 = True
+    phase = Phase.INT8
+    for_int8 = True
     operand = Operand("addend", dtypes=(INT8X4,), at_result=True)
     hooks = ("addend_of=addend_quad", "after_rounding=times_addend")
+
+    @property
+    def reads_zero(self) -> int:
+        return self.zero
 
     def apply(self, value: Array, context: StageContext) -> Array:
         product = (value.astype(np.int64) - self.zero) * (context.values.astype(np.int64) - context.operand_zero)
@@ -132,9 +151,14 @@ class Table(Stage):
     zero: Int8
 
     name = "table"
-    reads_int8 = True
+    phase = Phase.INT8
+    for_int8 = True
     operand = Operand("table", constant=True, dtypes=(INT8,))
     hooks = ("after_rounding=in_table",)
+
+    @property
+    def reads_zero(self) -> int:
+        return self.zero
 
     def check(self, operand: TensorType, sums: Shape) -> None:
         if operand.shape != (256,):
@@ -152,6 +176,11 @@ class PixelShuffle(Stage):
     factor: Annotated[int, Attr("int", low=1, high=64)]
 
     name = "pixel_shuffle"
+    phase = Phase.SHUFFLE
+
+    @property
+    def upscale(self) -> int:
+        return self.factor
 
     def shape(self, sums: Shape) -> Shape:
         """The result's shape; raises GraphError where `sums` is not (n, c, h, w) with c a multiple of factor^2."""
@@ -180,9 +209,14 @@ class Dequantize(Stage):
     scale: Annotated[float, Attr("float", low=SMALLEST_SCALE, high=1 / SMALLEST_SCALE)]
 
     name = "dequantize"
-    reads_int8 = True
+    phase = Phase.REAL
+    for_int8 = True
     dtype = FLOAT32
     hooks = ("quad_offsets=float_offsets", "store_result=store_dequantized")
+
+    @property
+    def reads_zero(self) -> int:
+        return self.zero
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return arithmetic.dequantize(value, QParams(self.scale, self.zero))
@@ -196,13 +230,15 @@ class Scale(Stage):
     """A float32 result that is never rounded to int8: (accumulator + offset) * multiplier."""
 
     name = "scale"
+    phase = Phase.ROUNDING
     keeps_accumulator = True
     dtype = FLOAT32
     hooks = (
-        "quad_value=scaled",
-        "Channel=Scaled",
-        "channel_quad=scaled_channels",
-        "channel_from=scaled_from",
+        "rounded=scaled",
+        "Numbers=RealNumbers",
+        "numbers_of=real_numbers",
+        "numbers_from=real_from",
+        "offset_for_row=real_offset_for_row",
         "quad_offsets=float_offsets",
         "store_result=store_scaled",
     )

@@ -3,49 +3,59 @@
 // and `store_result` stores a word.
 // Uses magic_rounding.
 
-// --- channel_quad: the numbers of four channels ---
+// --- numbers_of: the numbers of four channels that round; numbers_from: those that thread i of the subgroup has ---
+
+struct Numbers { multiplier: vec4<f32>, offset: vec4<i32> }
+
+fn numbers_of(quad: u32) -> Numbers { return Numbers(multiplier[quad], offset[quad]); }
+
+fn numbers_from(own: Numbers, i: u32) -> Numbers {
+  return Numbers(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
+}
 
 // magic_rounding.py says how it rounds by additions.
-struct MagicChannel { multiplier: vec4<f32>, offset: vec4<i32>, low: vec4<f32>, high: vec4<f32>, magic: vec4<f32> }
+struct MagicNumbers { multiplier: vec4<f32>, offset: vec4<i32>, low: vec4<f32>, high: vec4<f32>, magic: vec4<f32> }
 
-fn magic_channels(quad: u32) -> MagicChannel {
+fn magic_numbers(quad: u32) -> MagicNumbers {
   let at = quad * 4u;
-  return MagicChannel(multiplier[quad], offset[at], bitcast<vec4<f32>>(offset[at + 1u]), bitcast<vec4<f32>>(offset[at + 2u]),
+  return MagicNumbers(multiplier[quad], offset[at], bitcast<vec4<f32>>(offset[at + 1u]), bitcast<vec4<f32>>(offset[at + 2u]),
               bitcast<vec4<f32>>(offset[at + 3u]));
 }
 
-fn magic_from(own: MagicChannel, i: u32) -> MagicChannel {
-  return MagicChannel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.low, i),
+fn magic_from(own: MagicNumbers, i: u32) -> MagicNumbers {
+  return MagicNumbers(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.low, i),
               subgroupShuffle(own.high, i), subgroupShuffle(own.magic, i));
 }
 
-struct Scaled { multiplier: vec4<f32>, offset: vec4<f32> }
+struct RealNumbers { multiplier: vec4<f32>, offset: vec4<f32> }
 
-fn scaled_channels(quad: u32) -> Scaled { return Scaled(multiplier[quad], offset[quad]); }
+fn real_numbers(quad: u32) -> RealNumbers { return RealNumbers(multiplier[quad], offset[quad]); }
 
-fn scaled_from(own: Scaled, i: u32) -> Scaled {
-  return Scaled(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
+fn real_from(own: RealNumbers, i: u32) -> RealNumbers {
+  return RealNumbers(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i));
 }
 
-struct PreluChannel { multiplier: vec4<f32>, offset: vec4<i32>, slope: vec4<f32> }
+// --- for_row: the numbers where each row of the sum's operand has a scale of its own ---
 
-fn prelu_channels(quad: u32) -> PreluChannel {
-  return PreluChannel(multiplier[quad], offset[quad], vec4<f32>(
-    slope_of(quad * 4u), slope_of(quad * 4u + 1u), slope_of(quad * 4u + 2u), slope_of(quad * 4u + 3u)));
+fn for_row(channel: Channel, residual: ResidualWord) -> Channel { return channel; }
+
+fn numbers_for_row(channel: Channel, operands: RowOperands) -> Channel {
+  var own = channel;
+  own.numbers.multiplier = row_multiplier(channel.numbers.multiplier, operands.row);
+  own.numbers.offset = offset_for_row(channel.numbers.offset, operands.row);
+  return own;
 }
 
-fn prelu_from(own: PreluChannel, i: u32) -> PreluChannel {
-  return PreluChannel(subgroupShuffle(own.multiplier, i), subgroupShuffle(own.offset, i), subgroupShuffle(own.slope, i));
-}
+fn offset_for_row(offset: vec4<i32>, row: f32) -> vec4<i32> { return offset; }
 
-fn slope_of(channel: u32) -> f32 { return slopes[min(channel, params.channels - 1u)]; }
+fn real_offset_for_row(offset: vec4<f32>, row: f32) -> vec4<f32> { return round(offset * row_inverse(row, 0u)); }
 
-// --- quad_value: a value of four accumulators, as float32 ---
+// --- rounded: values of four accumulators, given as float32 ---
 
 // magic_rounding.py says what these are.
-fn magic_rounded(sum: vec4<f32>, channel: MagicChannel, residual: ResidualWord) -> vec4<i32> {
-  let t = clamp(sum * channel.multiplier, channel.low, channel.high) + channel.magic;
-  let v = activated_bits(before_rounding(bitcast<vec4<i32>>(t) + channel.offset, residual));
+fn magic_rounded(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  let t = clamp(sum * channel.numbers.multiplier, channel.numbers.low, channel.numbers.high) + channel.numbers.magic;
+  let v = activated_bits(before_rounding(bitcast<vec4<i32>>(t) + channel.numbers.offset, residual));
   return whole_quad(magic_bounds(bitcast<vec4<f32>>(v)));
 }
 
@@ -58,56 +68,41 @@ fn bounded_by_range(v: vec4<f32>) -> vec4<f32> {
   return clamp(v, vec4<f32>(range.x), vec4<f32>(range.y));
 }
 
-fn requantized_by_magic(sum: vec4<f32>, channel: MagicChannel, residual: ResidualWord) -> vec4<i32> {
+fn requantized_by_magic(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
   return magic_rounded(sum, channel, residual) - (WHOLE_BITS - params.zero);
 }
 
 fn requantized(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = activated(before_rounding(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
+  let v = activated(before_rounding(scaled_sums(sum, channel.numbers.multiplier) + channel.numbers.offset, residual), channel);
   return int8_quad(v, FRACTION, params.zero, params.lo, params.hi);
 }
 
 fn requantized_int16(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
-  let v = activated(before_rounding(scaled_sums(sum, channel.multiplier) + channel.offset, residual), channel);
+  let v = activated(before_rounding(scaled_sums(sum, channel.numbers.multiplier) + channel.numbers.offset, residual), channel);
   return int8_quad(v, INT16_FRACTION, params.zero, params.lo, params.hi);
 }
 
 // A float32 result is not rounded: its bits are passed on as integers.
-fn scaled(sum: vec4<f32>, channel: Scaled, residual: ResidualWord) -> vec4<i32> {
-  return bitcast<vec4<i32>>((sum + channel.offset) * channel.multiplier);
+fn scaled(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32> {
+  return bitcast<vec4<i32>>((sum + channel.numbers.offset) * channel.numbers.multiplier);
 }
 
 // --- residual_of, addend_of: the words of other operands that are read for a quad ---
 
-alias ResidualWord = u32;
+alias ResidualWord = AddedWord;
+alias AddedWord = u32;
 
-fn residual_of(m: u32, quad: u32) -> ResidualWord { return ResidualWord(0); }
+fn residual_of(m: u32, quad: u32) -> ResidualWord { return added_of(m, quad); }
+fn added_of(m: u32, quad: u32) -> AddedWord { return AddedWord(0); }
+fn added_word(residual: ResidualWord) -> AddedWord { return residual; }
 
 fn addend_of(m: u32, quad: u32) -> u32 { return 0u; }
 
-// With the stage `rows`, residual_of reads the row's scale beside the residual's word.
+// With the stage `rows`, the row's scale is read beside the residual's word.
 struct RowOperands { row: f32, added: AddedWord }
 
-alias AddedWord = u32;
-
 fn row_operands_of(m: u32, quad: u32) -> RowOperands { return RowOperands(rows[m], added_of(m, quad)); }
-
-fn added_of(m: u32, quad: u32) -> AddedWord { return AddedWord(0); }
-
-fn added_word(residual: ResidualWord) -> ResidualWord { return residual; }
-
 fn row_added_word(operands: RowOperands) -> AddedWord { return operands.added; }
-
-fn by_rows(sum: vec4<f32>, channel: Channel, operands: RowOperands) -> vec4<i32> {
-  var own = channel;
-  own.multiplier = row_multiplier(channel.multiplier, operands.row);
-  return value_by_rows(sum, own, operands);
-}
-
-fn scaled_by_rows(sum: vec4<f32>, channel: Scaled, operands: RowOperands) -> vec4<i32> {
-  let offset = round(channel.offset * row_inverse(operands.row, 0u));
-  return scaled(sum, Scaled(row_multiplier(channel.multiplier, operands.row), offset), operands);
-}
 
 // --- before_rounding, activated: a residual and an activation, before the sum is rounded ---
 
@@ -124,8 +119,8 @@ fn plus_scaled_residual(v: vec4<i32>, residual: ResidualWord) -> vec4<i32> {
 
 fn activated(v: vec4<i32>, channel: Channel) -> vec4<i32> { return v; }
 
-fn prelu(v: vec4<i32>, channel: PreluChannel) -> vec4<i32> {
-  return select(v, scaled_quad(v, channel.slope), v < vec4<i32>(0));
+fn prelu(v: vec4<i32>, channel: Channel) -> vec4<i32> {
+  return select(v, scaled_quad(v, channel.slopes), v < vec4<i32>(0));
 }
 
 fn on_curve(v: vec4<i32>, channel: Channel) -> vec4<i32> {

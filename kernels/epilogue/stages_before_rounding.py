@@ -20,7 +20,7 @@ from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, Attr, Operand
 from q8ta_wgpu.kernels.epilogue import curve as curves
-from q8ta_wgpu.kernels.epilogue.stage import Stage, StageContext
+from q8ta_wgpu.kernels.epilogue.stage import Phase, Stage, StageContext
 
 LARGEST_RESIDUAL = (
     int(arithmetic.INT32_MAX - arithmetic.T_LIMIT - arithmetic.OFFSET_LIMIT - 2 ** (arithmetic.FRACTION - 1)) // 255
@@ -33,9 +33,14 @@ class Rows(Stage):
     Its operand is float32 (..., rows, 1)."""
 
     name = "rows"
-    scales_rows = True
+    phase = Phase.ROWS
     operand = Operand("rows", at_result=True)
-    hooks = ("ResidualWord=RowOperands", "residual_of=row_operands_of", "added_word=row_added_word")
+    hooks = (
+        "ResidualWord=RowOperands",
+        "residual_of=row_operands_of",
+        "added_word=row_added_word",
+        "for_row=numbers_for_row",
+    )
 
     def check(self, operand: TensorType, sums: Shape) -> None:
         if operand.shape != (*sums[:-1], 1):
@@ -52,8 +57,11 @@ class Residual(Stage):
     multiplier: Annotated[int, Attr("int", low=0, high=LARGEST_RESIDUAL)]
 
     name = "residual"
+    phase = Phase.ADDEND
+    for_int8 = True
+    adds = True
     operand = Operand("residual", dtypes=(INT8X4,), at_result=True)
-    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "before_rounding=plus_residual")
+    hooks = ("AddedWord=residual_Word", "added_of=residual_quad", "before_rounding=plus_residual")
     magic_hooks = ("magic_bounds=bounded_by_range",)
 
     def apply(self, value: Array, context: StageContext) -> Array:
@@ -80,8 +88,9 @@ class ScaledResidual(Stage):
     multiplier: Annotated[float, Attr("float", low=0, high=3.4e38)]
 
     name = "scaled_residual"
+    phase = Phase.ADDEND
     operand = Operand("residual", dtypes=INTEGERS, at_result=True)
-    hooks = ("ResidualWord=residual_Word", "residual_of=residual_quad", "before_rounding=plus_scaled_residual")
+    hooks = ("AddedWord=residual_Word", "added_of=residual_quad", "before_rounding=plus_scaled_residual")
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return value + arithmetic.scaled_term(context.values.astype(np.int64) - context.operand_zero, self.multiplier)
@@ -90,20 +99,20 @@ class ScaledResidual(Stage):
         return {"residual_zero": np.int32(context.operand_zero), "residual_multiplier": np.float32(self.multiplier)}
 
 
-def _read(call: Call, arrays: Sequence[Array | None], stage: type[Stage]) -> Array:
-    """The constant operand of a stage of a call."""
-    is_read_by = [isinstance(s, stage) for s in call.attrs["epilogue"].stages if s.operand]
-    found = arrays[len(arrays) - len(is_read_by) + is_read_by.index(True)]
+def _read(call: Call, arrays: Sequence[Array | None], operand: str) -> Array:
+    """A constant operand of the stages of a call."""
+    names = [each.name for each in call.attrs["epilogue"].operands]
+    found = arrays[len(arrays) - len(names) + names.index(operand)]
     assert found is not None
     return found
 
 
 def _valid_curve(call: Call, arrays: Sequence[Array | None]) -> str:
-    return curves.valid(_read(call, arrays, Curve))
+    return curves.valid(_read(call, arrays, "curve"))
 
 
 def _valid_slopes(call: Call, arrays: Sequence[Array | None]) -> str:
-    slopes = _read(call, arrays, Slopes)
+    slopes = _read(call, arrays, "slopes")
     bad = slopes[~np.isfinite(slopes)]
     return f"must be finite, found {bad[0]}" if bad.size else ""
 
@@ -116,6 +125,8 @@ class Curve(Stage):
     by_addition: Annotated[bool, Attr("bool")]
 
     name = "curve"
+    phase = Phase.ACTIVATION
+    adds = True
     operand = Operand("curve", constant=True, dtypes=(INT32,), valid=_valid_curve)
     hooks = ("activated=on_curve",)
     magic_hooks = ("magic_bounds=bounded_by_range", "activated_bits=bits_on_curve")
@@ -148,9 +159,10 @@ class Slopes(Stage):
     """PReLU before rounding: negative values are multiplied by the slope of their channel, float32 (channels,)."""
 
     name = "slopes"
+    phase = Phase.ACTIVATION
     by_channel = True
     operand = Operand("slopes", constant=True, valid=_valid_slopes)
-    hooks = ("activated=prelu", "Channel=PreluChannel", "channel_quad=prelu_channels", "channel_from=prelu_from")
+    hooks = ("activated=prelu",)
 
     def apply(self, value: Array, context: StageContext) -> Array:
         return np.where(value < 0, arithmetic.scaled_accumulator(value, context.values), value)

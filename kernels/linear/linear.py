@@ -15,6 +15,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, dims
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
@@ -34,9 +35,7 @@ def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str
     if len(types[1].shape) == 3 and types[0].shape:
         weight = bits.check(types[1].shape, types[0].shape[-1])
         types = (types[0], replace(types[1], shape=weight), *types[2:])
-    if attrs["epilogue"].shuffle:
-        raise GraphError(f"a linear's result is stored without a pixel_shuffle, found {attrs['epilogue']}")
-    return epilogue.check(types, attrs, _infer(types, attrs)[0])
+    return epilogue.check(types, attrs, _infer(types, attrs)[0], epilogue.EVERY - {Phase.SHUFFLE})
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -88,7 +87,7 @@ def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
 
 def _direct_source(call: Call) -> tuple[str, ...]:
     weights = four_bit_weights.source(call, "weights")
-    return "q8ta_linear", "dot", "direct", "sums_rows", *weights, *halves.source(call)
+    return "q8ta_linear", "dot", "direct", *epilogue.source(call), "sums_rows", *weights, *halves.source(call)
 
 
 def _products(op: str) -> Iterator[Kernel]:

@@ -24,6 +24,7 @@ from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
+from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.product import gemm, halves, tiled, weighted
 from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, MANY_GROUPS
@@ -54,14 +55,13 @@ def product_shape(a: Shape, transposed: Shape) -> Shape:
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    first = attrs["epilogue"].stages[0]
-    if attrs["epilogue"].shuffle or not isinstance(first, Requantize | RequantizeInt16):
-        raise GraphError(f"a product of activations is rounded first and not shuffled, found {attrs['epilogue']}")
     shape = product_shape(types[0].shape, types[1].shape)
     longest = _longest(types[0].dtype, types[1].dtype)
     if types[0].shape[-1] > longest:
         raise GraphError(f"a sum of {types[0].shape[-1]} products could pass int32, which {longest} cannot")
-    return epilogue.check(types, attrs, shape)
+    if attrs["epilogue"].keeps_accumulator:
+        raise GraphError(f"a product of activations is rounded, found {attrs['epilogue']}")
+    return epilogue.check(types, attrs, shape, frozenset({Phase.ROUNDING, Phase.INT8, Phase.REAL}))
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
@@ -146,10 +146,10 @@ def _halves_source(call: Call) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _channels(call: Call) -> str:
-    """The WGSL binding of the epilogue's numbers for four columns."""
-    after = call.attrs["epilogue"]
-    return f"channel_quad={'magic' if after.rounds_by_addition else 'plain'}_product_quad"
+def _channels(call: Call) -> tuple[str, ...]:
+    """WGSL bindings of what follows a product: all columns have one multiplier."""
+    magic = "magic_" if call.attrs["epilogue"].rounds_by_addition else ""
+    return *epilogue.source(call), f"numbers_of={magic}product_numbers"
 
 
 def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
@@ -229,7 +229,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
         layouts=ONLY_4W,
         sizes=_sizes,
         weights=lambda call, weight: weight,
-        reads=lambda call, tile: ("pairs_rows", "sums_rows", _channels(call), *_halves_source(call)),
+        reads=lambda call, tile: ("pairs_rows", "sums_rows", *_channels(call), *_halves_source(call)),
         params=_params,
         has_vectors=lambda call: call.inputs[0].shape[-1] % 16 == 0,
         among={label: TILES[label] for label in labels},
@@ -250,7 +250,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
 
 
 def _general_source(call: Call) -> tuple[str, ...]:
-    return "q8ta_matmul", "pairs_rows", "dot", "direct", "sums_rows", _channels(call), *_halves_source(call)
+    return "q8ta_matmul", "pairs_rows", "dot", "direct", "sums_rows", *_channels(call), *_halves_source(call)
 
 
 q8ta_matmul = Op(

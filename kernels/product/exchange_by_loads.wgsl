@@ -1,5 +1,6 @@
 // Each thread of gemm_registers loads weights and the numbers of channels itself, and multiplies all words of a vector at
 // once.
+// Uses quad, stages.
 const TURNS = 1u;
 const WORDS = 4u;
 

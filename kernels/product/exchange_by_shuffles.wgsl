@@ -1,5 +1,6 @@
 // Eight threads of gemm_registers are a subgroup. Lavapipe loads separately for each thread, also where all threads load
 // the same, so each loads an eighth of the weights of a step, and they exchange them. `at` is the first vector of a step.
+// Uses quad, stages.
 
 // The words of a vector of k take a turn each: the code of four at once does not fit a processor's instruction caches.
 // unroll.py only unrolls loops whose bounds are numbers, and this one is a conversion: its loop remains.

@@ -20,7 +20,6 @@
 //   load_w(at: u32) -> vec4<u32>, weight_factor(quad: u32, k: u32) -> vec4<i32>, add_products(acc: vec4<i32>,
 //     a: vec4<u32>, b0: vec4<u32>, b1: vec4<u32>, b2: vec4<u32>, b3: vec4<u32>, factor: vec4<i32>) -> vec4<i32>:
 //     weights_8, weights_4
-//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
 // Uses quad, stages.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.

@@ -20,7 +20,6 @@
 //   TURNS, WORDS, held_weights(at: u32, local: u32) -> vec4<u32>, weight_of(held: vec4<u32>, at: u32, i: u32) -> vec4<u32>,
 //     held_channels(quad: u32, start: u32) -> Held, start_of(held: Held, start: u32, i: u32, half: u32) -> vec4<i32>,
 //     channel_of(held: Held, quad: u32, i: u32) -> Channel: exchange_by_loads, exchange_by_shuffles
-//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
 // Uses quad, stages.
 
 // On CPUs it is fastest to read any word where a tap is outside of the image, and to ignore it: bounds are checked.

@@ -30,7 +30,6 @@
 //   UnitWeights, unit_weights(at: u32, channel: u32, k: u32) -> UnitWeights, unit_column(channel: u32, part: u32) -> u32,
 //     unit_vector(w: UnitWeights, part: u32, v: u32) -> vec4<u32>, unit_sum(at: u32) -> vec4<i32>:
 //     unit_weights_8, unit_weights_4
-//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
 // Uses quad, stages, subgroup_matrix.
 
 // On GPUs it is fastest to read nothing where a tap is outside of the image.

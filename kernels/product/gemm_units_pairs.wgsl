@@ -5,7 +5,6 @@
 //   UNIT_M, UNIT_N, LANES, SUBGROUPS_M, SUBGROUPS_N, FRAGMENTS_M, FRAGMENTS_N, STEP, HALVES_A, HALVES_B: the tile
 //   a_vector(row: u32, k: u32) -> AVector, b_vector(row: u32, k: u32) -> BVector, a_zero(half: u32) -> i32,
 //     b_zero(half: u32) -> i32, real_products(sums: Products) -> vec4<f32>: functions of pairs_rows
-//   quad_value(sum: vec4<f32>, channel: Channel, residual: ResidualWord) -> vec4<i32>: the epilogue
 // Uses pairs_rows, quad, stages, subgroup_matrix.
 
 const TILE_N = UNIT_N * FRAGMENTS_N * SUBGROUPS_N;

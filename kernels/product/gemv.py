@@ -68,6 +68,7 @@ def kernels(
     def source(call: Call) -> tuple[str, ...]:
         return (
             "gemv",
+            *epilogue.source(call),
             "dot",
             "vectors_whole" if has_vectors(call) else "vectors_of_words",
             sums,

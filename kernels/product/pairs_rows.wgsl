@@ -118,9 +118,9 @@ fn zero_of_a_half(half: u32) -> i32 { return select(params.a_zero, params.a_low_
 fn zero_of_b_half(half: u32) -> i32 { return select(params.b_zero, params.b_low_zero, half == 1u); }
 
 // All columns have one multiplier and no bias.
-fn magic_product_quad(quad: u32) -> MagicChannel {
-  return MagicChannel(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
+fn magic_product_numbers(quad: u32) -> MagicNumbers {
+  return MagicNumbers(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
               vec4<f32>(params.magic));
 }
 
-fn plain_product_quad(quad: u32) -> Channel { return Channel(vec4<f32>(params.multiplier), vec4<i32>(0)); }
+fn product_numbers(quad: u32) -> Numbers { return Numbers(vec4<f32>(params.multiplier), vec4<i32>(0)); }

@@ -87,6 +87,7 @@ class Product:
         on_units = tile.body == UNITS
         return (
             *tile.source,
+            *epilogue.source(call),
             *self.reads(call, tile),
             *(("store_four=store_vector",) if _stores_vectors(tile, call) else ()),
             *four_bit_weights.source(call, "unit_weights" if on_units else "weights"),

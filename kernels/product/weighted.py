@@ -235,7 +235,7 @@ def _form(
         stages, operands = (Rows(), *stages), (ROWS, *operands)
         if not _multiplies_rows(found.multiplier).all():
             return f"the ratio of its scales, {found.multiplier.max():.3g}, is too large for scales of rows"
-        if not Epilogue.fits(stages):
+        if epilogue.wrong(stages):
             return "scales of rows, an addend and an activation together are more than a dispatch reads"
     numbers = (found.multiplier, found.offset, correction)
     return Int8Form(op, (0, weight, *numbers, *operands), {**attrs, "epilogue": Epilogue(stages)})

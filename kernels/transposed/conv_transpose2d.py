@@ -275,7 +275,8 @@ def _loops(call: Call) -> tuple[int, int]:
 
 def _direct_source(call: Call) -> tuple[str, ...]:
     """The WGSL of the general kernel."""
-    return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", "sums_planes", *halves.source(call)
+    hooks = epilogue.source(call)
+    return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", *hooks, "sums_planes", *halves.source(call)
 
 
 q8ta_conv_transpose2d = Op(

@@ -73,8 +73,8 @@ def _axis(layout: Layout) -> str:
     return "xyzw"[packed_axis(layout)]
 
 
-def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
-    """The declarations of an operand."""
+def _operand(binding: Binding, slot: int, wide: Sequence[str], by_word: bool) -> list[str]:
+    """The declarations of an operand. `by_word`: what a kernel calls row m is the index of a word of the result."""
     name = binding.name
     lines = [f"@group(0) @binding({slot}) var<storage, read> {name}: array<{_element(name, binding.dtype, wide)}>;"]
     if binding.dtype in RANGES:
@@ -87,8 +87,8 @@ def _operand(binding: Binding, slot: int, wide: Sequence[str]) -> list[str]:
         body = f"let first = first_index(m); return vec4<f32>({', '.join(elements)});"
         lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ {body} }}")
     elif binding.at_result and binding.layout is not None:
-        index = _quad_index(name, binding.layout)
-        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ return {name}[{index}]; }}")
+        read = f"{name}_word_of(m)" if by_word else f"{name}[{_quad_index(name, binding.layout)}]"
+        lines.append(f"fn {name}_quad(m: u32, quad: u32) -> {name}_Word {{ return {read}; }}")
     if binding.layout is None or name in wide:
         return lines
     lines.append(
@@ -229,7 +229,7 @@ def link(
     struct = ", ".join(f"{name}: {_FIELD[type(value)]}" for name, value in params.items())
     generated = [f"struct Params {{ {struct} }}"]
     for slot, (binding, t) in enumerate(zip(operands, call.inputs, strict=True)):
-        generated += _operand(binding, slot, wide)
+        generated += _operand(binding, slot, wide, kernel.synced)
         words = binding.layout is not None and binding.name not in wide
         if words and binding.dtype in RANGES and call.output.dtype in RANGES:
             generated.append(_counterpart(binding, binding.layout == out and t.shape == call.output.shape))
@@ -242,10 +242,11 @@ def link(
     generated += _result(call.output.dtype, out, len(operands), wide)
     generated.append(f"@group(0) @binding({len(operands) + 1}) var<uniform> params: Params;")
     epilogue = call.attrs.get("epilogue")
+    generated += epilogue.declarations if epilogue else ()
     if epilogue and call.output.dtype in RANGES:
         generated.append(f"fn y_quad(m: u32, quad: u32) -> u32 {{ return {_quad_index('y', out)}; }}")
     generated += [f"const {name} = {_literal(value)};" for name, value in kernel.constants(call).items()]
-    chosen = _chosen((*(epilogue.source if epilogue else ()), *source), op, call, target)
+    chosen = _chosen(source, op, call, target)
     try:
         return resolve.module(chosen, tuple(generated), kernel.unrolled(target))
     except LinkError as error:

@@ -42,7 +42,7 @@ def module(chosen: tuple[str, ...], generated: tuple[str, ...], unrolled: bool) 
 
     Equal calls are answered from a cache.
     """
-    own = {definition.name: definition for line in generated for definition in _scanned(line)}
+    own = {definition.name: _bound(definition, chosen) for line in generated for definition in _scanned(line)}
     (main,) = (_bound(d, chosen) for d in definitions()["main"] if d.file in chosen)
     bound = [d for d in own.values() if d.kind == "var" or d.name == "Params"]
     reached = _reached((*bound, main), own, chosen)
