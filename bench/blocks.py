@@ -119,6 +119,13 @@ def opening() -> str:
     return f"{table(('', 'session', 'second session', 'from `python` on'), rows)}\n\n{source(data, 'start')}"
 
 
+def page() -> str:
+    """Seconds of the first load of a page."""
+    data = read("page")
+    rows = [(row["page"], row["load"], row["first"], row["total"]) for row in data["rows"]]
+    return f"{table(('', 'load', 'first run', 'both'), rows)}\n\n{source(data, 'page')}"
+
+
 def amd() -> str:
     """What AMD's compiler makes of the kernels, by family."""
     data = read("amd")
@@ -292,6 +299,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "products": products,
     "16 bits": sixteen_bits,
     "opening": opening,
+    "page": page,
     "amd": amd,
     "zoo": zoo,
     "tried": tried,
