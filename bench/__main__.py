@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
     if results.found:
         print(results)
-        results.save(options.figures, options.device.name)
+        results.save(options.figures, options.card)
 
 
 if __name__ == "__main__":

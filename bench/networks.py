@@ -83,11 +83,13 @@ class Results:
 
     def save(self, path: Path, adapter: str) -> None:
         """Writes the times as JSON: `--figures docs/networks.json` for README."""
-        rows = [{"network": name, "batch": batch, **columns} for (name, batch), columns in self.found.items()]
+        rows = [
+            {"network": name, "batch": batch, **{column: float(f"{ms:.3g}") for column, ms in columns.items()}}
+            for (name, batch), columns in self.found.items()
+        ]
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(
-            path, {**origin("python -m bench networks torch", adapter, ("torch",)), "unit": "ms", "rows": rows}, "rows"
-        )
+        now = origin("python -m bench networks torch", adapter, ("torch", "wgpu", "wgpudawn"))
+        write(path, {**now, "unit": "ms", "rows": rows}, "rows")
 
     def __str__(self) -> str:
         """A table of milliseconds on the GPU, in brackets as a multiple of this library's int8."""

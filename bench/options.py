@@ -47,3 +47,9 @@ class Options:
     def device(self) -> Device:
         """The adapter, opened when a part first needs it."""
         return open_device(self.adapter)
+
+    @property
+    def card(self) -> str:
+        """The adapter with its backend, for figures of every engine."""
+        info = self.device.info
+        return f"{info['device']} ({info['backend_type']})"

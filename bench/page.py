@@ -16,7 +16,7 @@ from bench.figures import origin, write
 from bench.models import read
 from bench.options import Options
 
-NAMES = ("demo", "mobilenet_v2", "resnet50")
+NAMES = ("demo", "mobilenet_v2")
 DEMO = (1, 1, 48, 64)
 """The size of the demo's picture."""
 

@@ -157,6 +157,6 @@ def part_start(options: Options) -> None:
                     print(f"{f'{name}, {state}':<28}{cells}", flush=True)
     from bench.figures import origin, write
 
-    now = origin("python -m bench start", options.device.name, ("torch", "wgpu", "wgpudawn"))
+    now = origin("python -m bench start", options.card, ("torch", "wgpu", "wgpudawn"))
     listed = [{"start": name, **{stage: round(s, 3) for stage, s in row.items()}} for name, row in rows.items()]
     write(FIGURES, {**now, "unit": "s", "rows": listed}, "rows")
