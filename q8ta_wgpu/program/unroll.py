@@ -7,8 +7,8 @@ keeps arrays that are indexed in a loop in memory: the same matrix product runs 
 
 Where matrix units multiply, only loops that index an array of matrices are unrolled: such an array leaves registers if
 anything but constants indexes it (69 TOPS instead of 480), and drivers unroll the others themselves, in less than half
-the time that they take to compile all of it as text. The loop over the products of a step is the only other one that
-gains: 1 % of the demo's network and 2 % of ResNet-50 at batch 1 on an H100, whose pipelines then take 1.7 times as long.
+the time that they take to compile all of it as text. What the others gain is small: the loop over the products of a
+step 1 % of the demo's network and 2 % of ResNet-50 at batch 1 (H100), whose pipelines then take 1.7 times as long.
 
 Other loops are unchanged: of another form, with a bound that is no constant, with `break` or `continue`, or with a body
 that assigns the loop variable.
