@@ -166,18 +166,6 @@ class Prologue:
         body = f"switch tensor {{ {cases}default: {{ return {loads[0]}; }} }}" if cases else f"return {loads[0]};"
         yield f"fn part_vector(tensor: u32, at: u32) -> vec4<u32> {{ {body} }}"
 
-    def plain(self) -> list[list[int]]:
-        """Its parts as JSON."""
-        return [list(part) for part in self.parts]
-
-    @staticmethod
-    def from_plain(data: Any) -> Prologue:
-        """The prologue of a JSON value that `plain` returned. Raises GraphError for any other value."""
-        rows = data if isinstance(data, list) and all(isinstance(row, list) and len(row) == 4 for row in data) else []
-        if not rows or not all(type(number) is int and 0 <= number < 1 << 24 for row in rows for number in row):
-            raise GraphError(f"a prologue is a list of 1 to {MOST_PARTS} parts, four numbers each")
-        return Prologue(tuple(Part(*row) for row in rows))
-
     @property
     def label(self) -> str:
         """What it reads, as in reports: of each part the operand, its channels, and how often a pixel counts."""

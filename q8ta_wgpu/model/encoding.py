@@ -15,7 +15,6 @@ from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Buffer, Graph, Node, QPar
 from q8ta_wgpu.ir.size import Point
 from q8ta_wgpu.ir.value import ValueInfos
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
-from q8ta_wgpu.kernels.prologue.prologue import Prologue
 from q8ta_wgpu.model.dynamic import plain_dynamic, plain_size, read_dynamic, read_size
 from q8ta_wgpu.model.fields import MAX_NAME, get, known, name_of, names_of, text_of
 from q8ta_wgpu.model.structure import Structure
@@ -94,7 +93,7 @@ def _plain_buffers(graph: Graph) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """An attribute as JSON."""
-    return value.plain() if isinstance(value, Epilogue | Prologue) else plain_size(value)
+    return value.plain() if isinstance(value, Epilogue) else plain_size(value)
 
 
 def _parse(text: str) -> Any:
@@ -208,19 +207,15 @@ def _bounds(name: str, ends: Any) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-_VALUES = {"epilogue": Epilogue.from_plain, "prologue": Prologue.from_plain}
-"""Attributes that are values of their own."""
-
-
 def _attr(name: str, value: Any, where: str, point: Point) -> Any:
-    if name in _VALUES:
-        try:
-            return _VALUES[name](value)
-        except GraphError as error:
-            raise GraphError(f"{where}: {error}") from None
-    if isinstance(value, list):
+    if name != "epilogue" and isinstance(value, list):
         return tuple(read_size(part, where, point) for part in value)
-    return read_size(value, where, point)
+    if name != "epilogue":
+        return read_size(value, where, point)
+    try:
+        return Epilogue.from_plain(value)
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from None
 
 
 def _node(data: Any, point: Point) -> Node:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Node, TensorType
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels.prologue.prologue import Part, Prologue
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.model.model import Model
-from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
 from testbed import harness, moved_graphs, op_graphs
@@ -32,8 +28,9 @@ ZEROS = (0, 1, 2)
 @pytest.mark.parametrize("after", ["", "residual requantize", "requantize add dequantize"])
 @pytest.mark.parametrize("name", MOVED)
 def test_every_kernel(name: str, after: str, device: Device) -> None:
-    """0 bytes differ, in the reference and on a device. A case meets every third tile, each zero point another one."""
-    for turn in ZEROS if not after else ZEROS[:1]:
+    """0 bytes differ, in the reference and on a device. A case meets every third tile, each zero point another one;
+    fewer with more than rounding behind the sum."""
+    for turn in ZEROS[:1] if after else ZEROS:
         graph, inputs = MOVED[name].graph(op_graphs.SETTINGS[turn], after)
         expected = reference.run(graph, inputs)[graph.outputs[0]]
         parts = fused(graph, TARGETS[0])
@@ -41,7 +38,7 @@ def test_every_kernel(name: str, after: str, device: Device) -> None:
         assert [node.op for node in parts.nodes] == ["q8ta_conv2d_parts"]
         np.testing.assert_array_equal(reference.run(parts, inputs)[parts.outputs[0]], expected)
         for place, (label, plan) in enumerate(harness.plans(parts, 0, TARGETS)):
-            if not EVERYTHING and (place + turn + len(name) + len(after)) % (3 if not after else 8):
+            if not EVERYTHING and (place + turn + len(name) + len(after)) % (8 if after else 3):
                 continue
             (found,) = harness.run_poisoned(parts, inputs, plan, device)
             np.testing.assert_array_equal(found, expected, err_msg=f"{label}, {turn}")
@@ -85,17 +82,6 @@ def test_channels_in_any_order(device: Device) -> None:
     np.testing.assert_array_equal(found, both[:, [9, 0, 16, 6, 3, 3, 12, 7, 1]])
 
 
-def test_a_file_keeps_a_prologue(tmp_path: Path) -> None:
-    """A lowered graph may be saved as any other."""
-    graph, inputs = MOVED["cat"].graph(op_graphs.SETTINGS[0])
-    model = Model(fused(graph, BASELINE), Structure(0))
-    model.save(tmp_path / "parts.q8ta")
-    loaded = q8.load(tmp_path / "parts.q8ta").graph
-    assert loaded.nodes[0].attrs["prologue"] == model.graph.nodes[0].attrs["prologue"]
-    expected = reference.run(graph, inputs)[graph.outputs[0]]
-    np.testing.assert_array_equal(reference.run(loaded, inputs)[graph.outputs[0]], expected)
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -108,12 +94,6 @@ def test_a_file_keeps_a_prologue(tmp_path: Path) -> None:
 def test_wrong_parts(parts: tuple[Part, ...], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         Prologue(parts)
-
-
-@pytest.mark.parametrize("data", [[], [[0, 0, 1]], [[0, 0, -1, 0]], [[0, 0, 1.0, 0]], "x", [[True, 0, 1, 0]]])
-def test_no_prologue_of_other_json(data: object) -> None:
-    with pytest.raises(GraphError, match="a prologue is a list of 1 to 16 parts"):
-        Prologue.from_plain(data)
 
 
 def test_a_weight_for_lanes_that_are_no_channels() -> None:

@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels.attention": IR | {"kernels.product", "kernels.epilogue", "kernels.lib", "kernels.linear"},
     "kernels": IR,
     # graph to graph to plan
-    "model": TABLE | {"hub", "kernels.epilogue", "kernels.prologue", "writing"},
+    "model": TABLE | {"hub", "kernels.epilogue", "writing"},
     "passes.rewriter": IR,
     "passes.operands": TABLE | {"passes.rewriter"},
     "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
