@@ -14,6 +14,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.passes.fold_gates import fold_gates
 from q8ta_wgpu.passes.fold_moves import fold_moves
 from testbed import epilogue_graphs, op_graphs
 from testbed.op_graphs import Setting
@@ -115,6 +116,14 @@ def _twice_larger(m: Moves) -> str:
     return m.moved("upsample_nearest", m.given(2, 7, 3, 5), scale=(1.0, 1.0), size=(6, 10), exact=True)
 
 
+def _gated(channels: int) -> Callable[[Moves], str]:
+    def moves(m: Moves) -> str:
+        gate, x = m.given(2, channels, 1, 1), m.given(2, channels, 3, 11)
+        return m.moved("q8ta_mul", gate, x, multiplier=0.009, lo=-101, hi=127)
+
+    return moves
+
+
 MOVED = {
     "slice": Moved((2, 13, 5, 7), (9, 13, 1, 1), _sliced, _attrs()),
     "cat": Moved((2, 16, 5, 7), (7, 16, 3, 3), _joined, _attrs(padding=(1, 1, 1, 1))),
@@ -122,6 +131,8 @@ MOVED = {
     "upsample": Moved((2, 48, 6, 10), (16, 48, 3, 3), _upsampled, _attrs(padding=(1, 1, 1, 1))),
     "upsample twice": Moved((1, 11, 12, 16), (6, 11, 3, 2), _twice, _attrs(2, (1, 0, 2, 1), 2)),
     "halves": Moved((1, 128, 5, 9), (32, 128, 1, 1), _halves, _attrs()),
+    "gate": Moved((2, 21, 3, 11), (9, 21, 1, 1), _gated(21), _attrs()),
+    "gate of vectors": Moved((2, 64, 3, 11), (32, 64, 1, 1), _gated(64), _attrs()),
     "exact": Moved((2, 7, 6, 10), (8, 7, 1, 1), _twice_larger, _attrs()),
 }
 """By name: the shapes of what is read and of the weight, the moves, and attributes of the convolution."""
@@ -131,6 +142,7 @@ def fused(graph: Graph, target: Target) -> Graph:
     """A graph with its moves fused."""
     graph = graph.copy()
     fold_moves(graph, target)
+    fold_gates(graph, target)
     graph.prune()
     return graph
 

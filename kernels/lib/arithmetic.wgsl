@@ -16,6 +16,11 @@ fn round_within(v: f32, limit: f32) -> i32 {
   return i32(clamp(round(v), -limit, limit));
 }
 
+// Four products of two values less their zero points, in steps of a result.
+fn scaled_products(product: vec4<i32>, factor: f32) -> vec4<i32> {
+  return vec4<i32>(clamp(round(vec4<f32>(product) * factor), vec4<f32>(-STEPS_LIMIT), vec4<f32>(STEPS_LIMIT)));
+}
+
 // Four accumulators in 2^-FRACTION output steps. The limit is an integer, so clamping first gives the same result.
 // Rounding and conversion together are one instruction on some devices.
 fn scaled_quad(acc: vec4<i32>, multiplier: vec4<f32>) -> vec4<i32> { return scaled_sums(vec4<f32>(acc), multiplier); }

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, Array, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
@@ -48,11 +49,22 @@ class Part(NamedTuple):
     shift: int
 
 
+class Gate(NamedTuple):
+    """q8ta_mul of the parts and one number for each channel of an image, the operand `gate`: rounded, with the zero
+    point `zero`, and clamped to [lo, hi]."""
+
+    multiplier: float
+    zero: int
+    lo: int
+    hi: int
+
+
 @dataclass(frozen=True)
 class Prologue:
-    """Parts in order. Raises GraphError where their numbers are none."""
+    """Parts in order, and a gate of them. Raises GraphError where their numbers are none."""
 
     parts: tuple[Part, ...]
+    gate: Gate | None = None
 
     def __post_init__(self) -> None:
         tensors = sorted({part.tensor for part in self.parts})
@@ -69,7 +81,8 @@ class Prologue:
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The operands of the tensors x1, x2 .. They follow the product's own, before those of its epilogue."""
-        return tuple(Operand(name, dtypes=(INT8X4,)) for name in self.names[1:])
+        names = (*self.names[1:], *(("gate",) if self.gate else ()))
+        return tuple(Operand(name, dtypes=(INT8X4,)) for name in names)
 
     @property
     def vectors(self) -> int:
@@ -77,9 +90,9 @@ class Prologue:
         return sum(part.vectors for part in self.parts)
 
     def tensors(self, operands: Sequence[Any], own: int) -> tuple[Any, ...]:
-        """What belongs to the tensors, of what belongs to the operands of a call. `own` is the number of operands that
-        the operator has without prologue and epilogue."""
-        return operands[0], *operands[own : own + len(self.names) - 1]
+        """What belongs to the tensors and the gate, of what belongs to the operands of a call. `own` is the number of
+        operands that the operator has without prologue and epilogue."""
+        return operands[0], *operands[own : own + len(self.operands)]
 
     def shape(self, types: Sequence[TensorType]) -> Shape:
         """The shape of x, for tensors of these types. Raises GraphError where one does not have a part, or where they
@@ -90,10 +103,12 @@ class Prologue:
                 raise GraphError(f"the vectors of {self} begin within channels of (N, C, H, W), found {types[tensor]}")
             n, _, h, w = types[tensor].shape
             images.add((n, h << shift, w << shift))
-        if len(images) != 1 or len({t.q for t in types}) != 1:
+        if len(images) != 1 or len({t.q for t in types[: len(self.names)]}) != 1:
             found = ", ".join(map(str, types))
             raise GraphError(f"parts {self} must have images of one size, scale and zero point, found {found}")
         ((n, h, w),) = images
+        if self.gate and (len(self.parts) > 1 or types[1].shape != (n, types[0].shape[1], 1, 1)):
+            raise GraphError(f"a gate has a number for each channel of one tensor, found {list(map(str, types))}")
         return n, VECTOR * self.vectors, h, w
 
     def channels(self, types: Sequence[TensorType]) -> Array:
@@ -102,7 +117,11 @@ class Prologue:
         return np.concatenate([np.arange(VECTOR * p.vectors) < end for p, end in zip(self.parts, ends, strict=True)])
 
     def read(self, arrays: Sequence[Array]) -> Array:
-        """x, of tensors int8 (n, c, h, w): the definition of every prologue. Lanes that are no channels are 0 here."""
+        """x less its zero point, of tensors int8 (n, c, h, w) less theirs: the definition of every prologue. Lanes that
+        are no channels are 0 here."""
+        if self.gate:
+            steps = arithmetic.scaled_steps(arrays[0] * arrays[1], self.gate.multiplier) + self.gate.zero
+            arrays = (np.clip(steps, self.gate.lo, self.gate.hi) - self.gate.zero,)
         found = []
         for tensor, first, vectors, shift in self.parts:
             taken = arrays[tensor][:, 4 * first : 4 * first + VECTOR * vectors]
@@ -114,6 +133,11 @@ class Prologue:
         """Whether tensors are bound as vectors: if their pixels are whole ones, and parts begin with one."""
         begins = all(part.first % 4 == 0 for part in self.parts)
         return begins and all(-(-t.shape[1] // 4) % 4 == 0 for t in types)
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The names of what is bound as vectors where it is `wide`."""
+        return (*self.names, "gate") if self.gate else self.names
 
     def rows(self, weight: Array) -> Array:
         """A weight (outputs, lanes of x, kernel height, kernel width) in the order in which x is read: (outputs, bytes
@@ -138,6 +162,12 @@ class Prologue:
             start += vectors
             pixel = -(-types[tensor].shape[1] // 4) // unit
             fields[f"part_{i}"] = (start * taps, begins, pixel, tensor << 8 | shift)
+        if self.gate:
+            zeros = (t.q.zero if t.q else 0 for t in types)
+            fields |= {name: np.int32(zero) for name, zero in zip(("x_zero", "g_zero"), zeros, strict=True)}
+            fields |= {f"gated_{name}": np.int32(getattr(self.gate, name)) for name in ("zero", "lo", "hi")}
+            fields["gate_multiplier"] = np.float32(self.gate.multiplier)
+            fields["gate_pixels"] = np.uint32(fields["image"][2] * fields["image"][3])
         return fields
 
     def declarations(self, wide: bool, taps: int) -> Iterator[str]:
@@ -158,10 +188,8 @@ class Prologue:
             f"fn place_at(k: u32) -> vec2<u32> {{ {' '.join(reversed(places))} "
             f"return vec2<u32>(k / {first}u, k % {first}u); }}"
         )
-        loads = [
-            f"{name}[at]" if wide else f"vec4<u32>({name}[at], {name}[at + 1u], {name}[at + 2u], {name}[at + 3u])"
-            for name in self.names
-        ]
+        yield f"fn gate_vector(at: u32) -> vec4<u32> {{ return {_vector('gate', wide)}; }}"
+        loads = [_vector(name, wide) for name in self.names]
         cases = "".join(f"case {i}u: {{ return {load}; }} " for i, load in enumerate(loads[1:], 1))
         body = f"switch tensor {{ {cases}default: {{ return {loads[0]}; }} }}" if cases else f"return {loads[0]};"
         yield f"fn part_vector(tensor: u32, at: u32) -> vec4<u32> {{ {body} }}"
@@ -173,10 +201,15 @@ class Prologue:
         for tensor, first, vectors, shift in self.parts:
             upsampled = f" up {1 << shift}" if shift else ""
             found.append(f"{self.names[tensor]}[{4 * first}:{4 * first + VECTOR * vectors}]{upsampled}")
-        return " + ".join(found)
+        return " + ".join(found) + (" * gate" if self.gate else "")
 
     def __str__(self) -> str:
         return self.label
+
+
+def _vector(name: str, wide: bool) -> str:
+    """WGSL for a vector of a tensor's buffer."""
+    return f"{name}[at]" if wide else f"vec4<u32>({', '.join(f'{name}[at + {i}u]' for i in range(4))})"
 
 
 PROLOGUE = Attr("value", type=Prologue)
