@@ -86,6 +86,8 @@ class Calibration:
         known = {*transforms(self.graph, sums), *(name for name in program.transforms if name in self.sums)}
         tables = tables_of(program, _SHORTEST_ROW, self.weights.in_groups)
         self.values = planned(program, self._places, self._ranges, known, self._taken, tables)
+        shared = {each for each in self.values.stored if len(each.values) > 1}
+        self._shared = {n: [s for s in found if s in shared] for n, found in self.values.of_value.items()}
         if by_rows:
             self.values.by_rows |= {stored for stored in self.values.stored if multiplies_rows(self.values, stored)}
 
@@ -125,6 +127,8 @@ class Calibration:
                 raise ValueFaultError(name, item, rows_not_finite(array))
             for root in ranges:
                 self._ranges[root].meet(array)
+            for stored in self._shared.get(name, ()):
+                stored.meet(name, float(array.min(initial=0.0)), float(array.max(initial=0.0)))
             for each in readers.get(name, ()):
                 each.meet(array) if isinstance(each, Inputs) else each.meet(name, array)
 

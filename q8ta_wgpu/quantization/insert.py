@@ -20,6 +20,7 @@ def quantized(
     sums: Mapping[str, Node],
     weights: RoundedWeights,
     shifts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    apart: bool = False,
 ) -> Graph:
     """A copy of a float graph with quantizes and dequantizes.
 
@@ -30,8 +31,9 @@ def quantized(
             rounded.
         weights: rounds weights.
         shifts: fraction bits that the states of recurrent layers have less, by call.
+        apart: whether each operand of a weighted sum has a scale of its own, also where it shares one with others.
     """
-    return _Insertion(values, chosen, sums, weights, shifts).run()
+    return _Insertion(values, chosen, sums, weights, shifts, apart).run()
 
 
 @dataclass
@@ -50,6 +52,7 @@ class _Insertion:
     sums: Mapping[str, Node]
     weights: RoundedWeights
     shifts: Mapping[str, tuple[int, int]]
+    apart: bool
     real: dict[str, tuple[str, QParams]] = field(default_factory=dict)
     again: dict[tuple[str, QParams], str] = field(default_factory=dict)
     by_rows: dict[str, str] = field(default_factory=dict)
@@ -109,8 +112,9 @@ class _Insertion:
             return name
         if isinstance(stored, Table):
             return self._on_steps(name, f"{name}.rows", self.weights.table(name, width))
-        q = stored.q(width)
-        read, given = self.real.get(name, (name, None))
+        own = self.apart and width == stored.width and stored.roles[edge] == {"sums"} and edge not in stored.moves
+        q = stored.q_of(name) if own else stored.q(width)
+        read, given = (name, None) if own else self.real.get(name, (name, None))
         found = read if given == q else self._rounded(read, q)
         by_rows = stored in self.values.by_rows and stored.roles[edge] == {"sums"} and edge not in stored.moves
         return self._rows(found) if by_rows else found

@@ -18,6 +18,9 @@ SPARE = 10**0.03
 SILENT = 1e-8
 """Noise to signal that no output notices, whatever the yardstick has."""
 
+DECIBEL = 10**0.1
+"""The ratio of a decibel."""
+
 CLEAN = 1e-6
 """Noise to signal, 60 dB, below which float32 gains nothing over int16."""
 

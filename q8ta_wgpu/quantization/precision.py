@@ -22,7 +22,7 @@ from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.limits import CLEAN, SILENT, SPARE, WITHIN, allowed, low_signal, wanted, worst
+from q8ta_wgpu.quantization.limits import CLEAN, DECIBEL, SILENT, SPARE, WITHIN, allowed, low_signal, wanted, worst
 from q8ta_wgpu.quantization.matches import is_recurrent
 from q8ta_wgpu.quantization.parts import Judge, Part, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
@@ -245,7 +245,7 @@ class Precisions:
         weights = self.calibration.weights
         most = list(map(allowed, yardstick, itertools.cycle(self.judge.parts)))
         for restore in (weights.restore_biases, weights.restore_weights) if weights.inputs else ():
-            noise = self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, weights))
+            noise = self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, weights, apart=True))
             if all(found <= limit for found, limit in zip(noise, most, strict=True)):
                 break
             restore()
@@ -254,7 +254,7 @@ class Precisions:
     def _yardstick(self) -> list[float]:
         """The noise where nothing is rounded but the weights of weighted sums, to the nearest step, and what these sums
         read."""
-        return self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, self._nearest))
+        return self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, self._nearest, apart=True))
 
     def _only_sums(self) -> Choice:
         """The widths with which only what weighted sums read is rounded, and tables in 4 bits."""
@@ -428,13 +428,17 @@ class Precisions:
         return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps in int16 where that leaves 60 dB: float32 gains nothing over it that would justify results that
-        differ between devices."""
+        """These steps in int16 where that loses less than a decibel, or leaves 60 dB: float32 gains nothing over it that
+        would justify results that differ between devices."""
         drifts = [step for step in steps if step.width == "float32" and step.reading[1] != "steps"]
         wide = {step.reading for step in drifts}
         narrow = [s for s in self._every({}) if s.reading in wide and s.width == "int16"]
         exact = list({s.reading: s for s in (*narrow, *(s for s in steps if s not in drifts))}.values())
-        return exact if drifts and self._suffice(exact, [max(limit, CLEAN) for limit in limits]) else steps
+        return (
+            exact
+            if drifts and self._suffice(exact, [max(DECIBEL * SPARE / WITHIN * limit, CLEAN) for limit in limits])
+            else steps
+        )
 
     def _suffice(self, steps: Sequence[Step], limits: Sequence[float]) -> bool:
         found = self.noise({**self._known, **widths(steps)})

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+import numpy as np
+
 from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
@@ -63,6 +65,7 @@ class Stored:
             it gives.
         moves: the edges of such calls.
         clips: whether values may be clipped where that lowers their squared error.
+        own: of several values that share a scale, the range of each, widened to hold 0.
         zeros: whether calibration met zeros in place of elements that a `where` leaves out.
     """
 
@@ -74,6 +77,7 @@ class Stored:
     moves: set[Edge] = field(default_factory=set)
     zeros: bool = False
     clips: bool = True
+    own: dict[str, tuple[float, float]] = field(default_factory=dict)
     _q: dict[Width, QParams] = field(default_factory=dict)
 
     @property
@@ -92,6 +96,22 @@ class Stored:
         if width not in self._q:
             self._q[width] = self.met.stored(self.storage if width == self.width else INT16, self.clips)
         return self._q[width]
+
+    def q_of(self, name: str) -> QParams:
+        """Scale and zero point in 8 bits as they would be if one of the values shared no scale."""
+        q, (low, high) = self.q("int8"), self.own.get(name, (0.0, 0.0))
+        whole = max((end for _, end in self.own.values()), default=0.0) - min(
+            (s for s, _ in self.own.values()), default=0.0
+        )
+        if self.width != "int8" or not 0 < high - low < whole:
+            return self.q(self.width)
+        zero = round(-128 - 255 * low / (high - low))
+        return QParams(float(np.float32(q.scale * (high - low) / whole)), min(max(zero, -128), 127))
+
+    def meet(self, name: str, low: float, high: float) -> None:
+        """Notes the range of one of several values."""
+        first, last = self.own.get(name, (0.0, 0.0))
+        self.own[name] = min(first, low), max(last, high)
 
     def use(self, met: Met) -> None:
         """Takes other values for those that calibration met."""

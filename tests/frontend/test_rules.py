@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -81,40 +80,13 @@ def shares_of_next_to_nothing() -> float:
     """dB below the yardstick: of two powers each, of which both may be nearly nothing."""
     build, given = NETWORKS["shares of next to nothing"]
     torch.manual_seed(0)
-    return below(build().eval(), [(given(s),) for s in range(1, 9)], [(given(9),)])
-
-
-def a_sum_that_forgets() -> float:
-    """dB that are lost in 200 calls: an average of what the module met in earlier calls."""
-
-    class Average(nn.Module):
-        kept: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-            self.register_buffer("kept", torch.zeros(1, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.kept = 0.98 * self.kept + 0.02 * torch.relu(self.layer(x))
-            return self.kept
-
-    torch.manual_seed(0)
-    module = Average().eval().requires_grad_(False)
-    items = [data(1, 8, seed=i) for i in range(200)]
-    program = q8.quantize(copy.deepcopy(module), (items[0],), calibration=items[:32], progress=False)
-    session = q8.Session(q8.compile(program), "reference")
-    found = np.concatenate([np.asarray(session(x.numpy())) for x in items])
-    with torch.no_grad():
-        wanted = np.concatenate([module(x).numpy() for x in items])
-    return -(decibels(wanted, found) or 120.0)
+    return below(build().eval(), [(given(s),) for s in range(1, 5)], [(given(9),)])
 
 
 GUARDS: dict[str, Callable[[], float]] = {
     "infinities that are replaced": infinities_that_are_replaced,
     "an order of scores": an_order_of_scores,
     "a soft argmax": a_soft_argmax,
-    "a sum that forgets": a_sum_that_forgets,
     "sizes of boxes": lambda: below(*boxes(5, 8)),
     "shares of next to nothing": shares_of_next_to_nothing,
     "a matrix that turns points": lambda: below(*turned(6)),
