@@ -165,8 +165,9 @@ class _Planned:
         """Whether a node makes whole numbers from floats, such as floor, argmax or a comparison. A small change of a
         float may then change the result by one."""
         int8, given = OPS[node.op].int8, self.graph.types[node.output]
-        if asks_whether_finite(node):
-            return node.output in self._asked
+        made = self.producers.get(node.inputs[0]) if node.op == "quantize" else node  # of bools
+        if made is not None and asks_whether_finite(made):
+            return made.output in self._asked
         if not any(self.graph.types[name].dtype == FLOAT32 for name in node.inputs if name not in self.graph.constants):
             return False
         return given.q == BOOL or given.dtype == INT32 or (isinstance(int8, Elementwise) and int8.whole)

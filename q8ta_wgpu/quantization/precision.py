@@ -284,7 +284,9 @@ class Precisions:
         steps = self._exact(self._without_dear(self._first(every, limits), limits), limits)
         steps = self._with_choices(every, steps)
         cheap = self._cheap([*self.rules, *steps], needed)
-        return [*steps, *cheap] if self._suffice([*steps, *cheap], [WITHIN * limit for limit in limits]) else steps
+        left = self.noise({**self._known, **widths(steps)})
+        most = [WITHIN * max(limit, noise) for limit, noise in zip(limits, left, strict=True)]
+        return [*steps, *cheap] if self._suffice([*steps, *cheap], most) else steps
 
     def _cheap(self, taken: Sequence[Step], needed: Mapping[Reading, Array]) -> list[Step]:
         """Other steps that together cost next to nothing. They are worth that, since other inputs reach further than
@@ -428,7 +430,7 @@ class Precisions:
         return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps in int16 where that loses less than a decibel, or leaves 60 dB: float32 gains nothing over it that
+        """These steps in int16 where that loses less than a decibel, or leaves 60 dB: float32 then gains nothing that
         would justify results that differ between devices."""
         drifts = [step for step in steps if step.width == "float32" and step.reading[1] != "steps"]
         wide = {step.reading for step in drifts}

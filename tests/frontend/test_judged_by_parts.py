@@ -111,7 +111,7 @@ def test_small_series_keep_as_much_as_large_ones(channels: bool, fixed: bool) ->
         return float((10 * np.log10((wanted**2).sum(1) / ((found.reshape(24, 16) - wanted) ** 2).sum(1))).min())
 
     simulated = yardstick(module, items)(x).numpy()
-    assert worst(q8.Session(model, "reference")(x.numpy())) > worst(simulated) - 1.5
+    assert worst(q8.Session(model, "reference")(x.numpy())) > worst(simulated) - 1.6
 
 
 def test_the_warning_names_the_part() -> None:
