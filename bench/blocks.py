@@ -241,16 +241,22 @@ def real_files() -> str:
     """Files of packages: which run, and what int8 gives beside ONNX Runtime's quantizer."""
     data = read("onnx_files")
     runs = [row for row in data["rows"] if row["runs"]]
-    int8 = [row for row in runs if "dB" in row.get("in int8", {})]
+    int8 = [row for row in runs if "exact" in row.get("in int8", {})]
     models = [made for row in runs for made in (row, row.get("in int8", {})) if made.get("exact")]
-    both = [(row["in int8"]["dB"], row["ONNX Runtime"]["dB"]) for row in int8 if "dB" in row["ONNX Runtime"]]
+    both = [(row["in int8"], row["ONNX Runtime"]) for row in int8 if "why" not in row["ONNX Runtime"]]
     packages = len({row["file"].split(": ")[0] for row in data["rows"]})
-    quieter, differ = sum(ours >= theirs for ours, theirs in both), sum(made["differ"] > 0 for made in models)
+    noise = [(ours["dB"], theirs["dB"]) for ours, theirs in both if "dB" in ours and "dB" in theirs]
+    tasks = [(ours["decisions"], theirs["decisions"]) for ours, theirs in both if "decisions" in ours]
+    means = [sum(each) / max(len(tasks), 1) for each in zip(*tasks, strict=True)]
+    quieter, differ = sum(ours >= theirs for ours, theirs in noise), sum(made["differ"] > 0 for made in models)
+    as_good = sum(ours >= theirs for ours, theirs in tasks)
     return (
         f"{len(runs)} of {len(data['rows'])} files from {packages} packages run, the others are refused by name. Of "
         f"the {len(int8)} float ones that were quantized, ONNX Runtime's quantizer makes a file that loads of "
-        f"{len(both)}; {quieter} of these have less noise here. Of {len(models)} models that `report.exact` calls so, "
-        f"{differ} differ on the device.\n\n{source(data, 'onnx_files')}"
+        f"{len(both)}; {quieter} of {len(noise)} have less noise here, and {as_good} of {len(tasks)} decide as the "
+        f"float file does at least as often: {100 * means[0]:.1f} % of decisions in the mean, {100 * means[1]:.1f} % "
+        f"with ONNX Runtime's. Of {len(models)} models that `report.exact` calls so, {differ} differ on the device.\n\n"
+        f"{source(data, 'onnx_files')}"
     )
 
 

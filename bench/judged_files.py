@@ -36,12 +36,15 @@ from bench.packaged_files import FILES, File
 from bench.packages import fetched
 from q8ta_wgpu.ir.graph import Array
 
-CALIBRATED, JUDGED = 16, 32
+CALIBRATED, JUDGED = 16, 24
 FOLLOWING = 64
 """Items of the calibration of a file with states, which grow from call to call."""
 
-LEAST, ENOUGH = 6, 10.0
+LEAST, ENOUGH = 6, 4.0
 """At least so many items are judged, and no more than the reference runs in so many seconds."""
+
+SILENT = 1e-10
+"""Mean square up to which an output is nothing, as of a wake word that nobody says: it has no signal to noise ratio."""
 
 SLOW = 1.0
 """From how many seconds of the reference on a file is not quantized: calibration and search take dozens of runs."""
@@ -231,7 +234,7 @@ def _quality(file: File, found: Sequence[Sequence[Array]], wanted: Sequence[Sequ
     row: dict[str, float] = {}
     for ours, theirs in zip(zip(*found, strict=True), zip(*wanted, strict=True), strict=True):
         a, b = (np.stack(each).astype(np.float64) for each in (ours, theirs))
-        if theirs[0].dtype.kind == "f":
+        if theirs[0].dtype.kind == "f" and (b**2).mean() > SILENT:
             ratio = 10 * np.log10(max((b**2).sum(), 1e-30) / max(((a - b) ** 2).sum(), 1e-30))
             row["dB"] = round(min(row.get("dB", np.inf), float(ratio)), 1)
     if file.task:
