@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.precision import Precision, Precisions
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization.precision import Precision, Precisions
 from q8ta_wgpu.runtime.device import Device
 from testbed import sample
 from testbed.blocks import conv as conv

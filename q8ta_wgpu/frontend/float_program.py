@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from q8ta_wgpu.frontend.calibrate.state_precision import mark_states
 from q8ta_wgpu.frontend.checks import Tensors
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States, unchanged
 from q8ta_wgpu.frontend.export.decompose import decomposed
+from q8ta_wgpu.frontend.export.editor import name_of
 from q8ta_wgpu.frontend.export.folding import fold, fold_batches
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
@@ -24,6 +26,9 @@ from q8ta_wgpu.frontend.export.remove_no_ops import remove_no_ops
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
+
+_IN_PLACE = re.compile(r"_(_\d+)?$")
+"""The end of the name of an operator that changed a tensor in place, before it was replaced by one that does not."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,9 @@ class Traceable:
         refuse."""
         graph: GraphModule = program.module(check_guards=False)
         fold(graph)
+        for node in graph.graph.nodes:
+            if node.op == "call_function" and _IN_PLACE.search(node.name):
+                node._rename(name_of(node.target))
         if self.states:
             mark_states(graph, len(self.states.names))
         if program.range_constraints:

@@ -24,7 +24,7 @@ QDQ = "quantized_decomposed"
 """The namespace of the operators that quantize and dequantize."""
 
 OWN = "q8ta_wgpu"
-"""The namespace of the operators that calibrate/row_scales.py adds to torch's."""
+"""The namespace of the operators that row_scales.py adds to torch's."""
 
 CONVERSIONS = ("aten._to_copy.default", "aten.to.dtype")
 """Operators that convert numbers to another dtype."""
@@ -190,25 +190,6 @@ def why_in_float(node: Node) -> str:
     do not count."""
     reason: str = "" if is_qdq(node) else noted(node, IN_FLOAT, "")
     return reason
-
-
-_ATTENTION = "q8ta_attention"
-
-
-def mark_attention(product: Node, softmax: Node, context: Node) -> None:
-    """Notes that these calls are one operator, whose intermediate values are not stored."""
-    for node in (product, softmax, context):
-        node.meta[_ATTENTION] = node is softmax
-
-
-def is_attention(node: Node) -> bool:
-    """Whether a call is the softmax of an attention that is one operator."""
-    return bool(node.meta.get(_ATTENTION))
-
-
-def is_in_attention(node: Node) -> bool:
-    """Whether a call belongs to an attention that is one operator."""
-    return _ATTENTION in node.meta
 
 
 def integer(dimension: Any) -> int:

@@ -11,8 +11,8 @@ FIXED = "q8ta_fixed"
 see `ValueInfo.fixed`."""
 
 PRECISION = "q8ta_widened"
-"""Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs; a `Precision` of
-calibrate/precision.py as a tuple, unless it is empty."""
+"""Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs, as `said_of` of
+on_graph.py has it."""
 
 ASKED = "q8ta_asked"
 """Of a program: the precision that its `Quantizer` was asked for; none of another quantizer."""

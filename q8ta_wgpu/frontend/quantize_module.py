@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -18,25 +19,25 @@ from q8ta_wgpu.errors import InputError, check_items, check_switch, warn
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate import faults
-from q8ta_wgpu.frontend.calibrate.calibration import calibrate, observed, quantized, taken
-from q8ta_wgpu.frontend.calibrate.equalize import enough
-from q8ta_wgpu.frontend.calibrate.held_back import HeldBack
-from q8ta_wgpu.frontend.calibrate.precision import Precision
-from q8ta_wgpu.frontend.calibrate.preparing import transformed
+from q8ta_wgpu.frontend.calibrate.equalize import enough, equalize, taken
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.compile import compile
+from q8ta_wgpu.frontend.edit import edited
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
+from q8ta_wgpu.frontend.export.lifted import lifted
 from q8ta_wgpu.frontend.export.modes import aloud, computing, quietly
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
+from q8ta_wgpu.frontend.foreign import Foreign
 from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import check_pieces
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
+from q8ta_wgpu.frontend.on_graph import OnGraph
 from q8ta_wgpu.ir.size import Point
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
@@ -46,7 +47,7 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
 
 _STEPS = 4
-"""Steps of the progress bar besides calibration items: export, fold, place observers, convert."""
+"""Steps of the progress bar besides calibration items: export, fold, find what is stored, convert."""
 
 
 @overload
@@ -173,12 +174,10 @@ class _Asked:
     whole: bool
 
     @property
-    def own(self) -> Quantizer:
-        """The options of our quantizer; for another one, options that change nothing."""
-        return self.quantizer if isinstance(self.quantizer, Quantizer) else _OTHER
-
-
-_OTHER = Quantizer(fit_weights=False, precision="int8")
+    def own(self) -> Quantizer | None:
+        """The quantizer if it is ours and not for training: what is rounded is then decided on the graph. A class that
+        inherits from it may annotate in its own way."""
+        return self.quantizer if type(self.quantizer) is Quantizer and not self.quantizer.qat else None
 
 
 def _quantized(
@@ -203,33 +202,36 @@ def _quantized(
         stack.enter_context(few_threads(graph))
         fixed = _fixed(source, program, graph, sizes) if asked.whole else []
         fold_norms(graph)
-        update(2, shown, "placing observers")
+        update(2, shown, "finding what is stored")
         checked = (
             checks.calibration_item(item, i, asked.example, sizes, asked.any_batch)
             for i, item in enumerate(aloud(asked.items))
         )
         left = iter(states.carried(checked, asked.module) if states else checked)
-        held = enough(graph, left) if asked.own.fit_weights else []
+        held = enough(graph, left) if asked.own is not None and asked.own.fit_weights else []
         follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
-        model = observed(graph, asked.quantizer, held, follows, asked.own.fit_weights)
-        sizes = follows.sizes if follows is not None else None  # for the items that follow
-        precision = asked.own.precision
-        total = max(count, len(held))
-        back = HeldBack(model, asked.example, precision == "int16", total) if precision != "int8" else None
-        every = itertools.chain(taken(held), left)
         buffers = states.buffers if states else {}
-        met, zeros = calibrate(model, every, back, lambda index: update(3 + index, shown, "calibrating"), buffers)
+        edit, total = functools.partial(_edit, asked.quantizer, follows, held), max(count, len(held))
+        way = (
+            Foreign(graph, asked.quantizer, buffers, edit)
+            if asked.own is None
+            else OnGraph(graph, asked.own, buffers, edit, total)
+        )
+        sizes = follows.sizes if follows is not None else None  # for the items that follow
+        every = itertools.chain(taken(held), left)
+        met, zeros = way.calibrate(every, lambda index: update(3 + index, shown, "calibrating"))
+        if not met:
+            raise InputError("the calibration is empty: give an iterable of representative inputs")
         if states and states.lost:  # of a value that is observed, calibrate says where it was computed
             raise InputError(states.lost)
         update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")
-        int8, lost, found = quantized(model, program, asked.own, back, states)
-        if not isinstance(asked.quantizer, Quantizer):  # nothing of it was decided here
-            found = replace(found, decisions=())
+        lost = way.quantize()
+        int8 = lifted(way.module, program, buffers)
     notes = {
-        ASKED: isinstance(asked.quantizer, Quantizer) and asked.own.precision,
+        ASKED: isinstance(asked.quantizer, Quantizer) and asked.quantizer.precision,
         FIXED: fixed,
-        PRECISION: found != Precision() and astuple(found),
-        SKIPPED: list(asked.own.skip),
+        PRECISION: way.said,
+        SKIPPED: list(asked.quantizer.skip) if isinstance(asked.quantizer, Quantizer) else [],
         SIZES: follows and follows.sizes.of_program(int8).plain,
     }
     for name, said in notes.items():
@@ -238,7 +240,23 @@ def _quantized(
     if follows is not None and follows.computes_with_sizes:
         update(4 + met, shown, "trying other sizes")
         compile(int8)
-    return int8, faults.ZEROS if zeros else lost or found.warning
+    return int8, faults.ZEROS if zeros else lost
+
+
+def _edit(
+    quantizer: TorchaoQuantizer,
+    follows: Callable[[GraphModule], None] | None,
+    held: Sequence[checks.Tensors],
+    graph: GraphModule,
+) -> GraphModule:
+    """A float graph as a quantizer wants it, annotated with the formulas of sizes, its channels equalized by the inputs
+    that are held."""
+    found = edited(graph, quantizer)
+    if follows is not None:
+        follows(found)
+    if held:
+        equalize(found, held)
+    return found
 
 
 _stateful = threading.RLock()
@@ -290,4 +308,4 @@ class _Following:
 
     def _traced(self, point: Point) -> GraphModule:
         """The module, as the quantizer transforms it, for inputs of the sizes at a point."""
-        return transformed(self._source.graph(self.sizes.at(self._source.inputs, point)), self._quantizer)
+        return edited(self._source.graph(self.sizes.at(self._source.inputs, point)), self._quantizer)

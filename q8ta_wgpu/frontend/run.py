@@ -245,7 +245,7 @@ class _Run(Sized):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call. Indices that rounding moved out of their range are clamped, as a device does."""
-        return super().call_function(target, _within_range(str(target), args), kwargs)
+        return super().call_function(target, _within_range(str(target), args) if self._roundings else args, kwargs)
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:
         """The arguments of a node, with the bias that was corrected."""

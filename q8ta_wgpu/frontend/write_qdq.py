@@ -7,38 +7,40 @@ keeps its name, so that a later step finds what it is in the float graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.row_scales import insert_rows
 from q8ta_wgpu.frontend.export.editor import new_constant, set_constants
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.nodes import origins
 from q8ta_wgpu.frontend.notes import IN_FLOAT, MADE_OF, SHIFTS, SIZES, note, noted
 from q8ta_wgpu.frontend.roundings import Integers, Roundings
+from q8ta_wgpu.frontend.row_scales import round_rows
 from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, QParams
 from q8ta_wgpu.quantization.float_program import FloatProgram
 
 _qdq = torch.ops.quantized_decomposed
 
 
-def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph) -> None:
+def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph, given: Collection[str] = ()) -> None:
     """Writes what is rounded in a quantized graph into the torch graph of its float program.
 
     Args:
         module: the torch graph, which is changed.
         program: read from it.
         quantized: its graph with quantizes and dequantizes, and with rounded weights.
+        given: values that are rounded where they are computed, if they are. Calls that the graph lacks read them so.
     """
     roundings, writer = Roundings(program, quantized), _Writer(module)
     named = {node.name: node for node in module.graph.nodes}
     for (call, value), steps in roundings.edges.items():
         source = named[program.names[value]]
-        named[call].replace_input_with(source, writer.rounded(source, steps))
+        read = writer.rounded(source, steps)
+        named[call].replace_input_with(source, writer.rows(read) if (call, value) in roundings.rows else read)
     for (call, value), weight in roundings.weights.items():
         source = named[program.names[value]]
         named[call].replace_input_with(source, writer.weight(source, weight))
@@ -47,14 +49,19 @@ def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph) -> N
     for value, steps in roundings.results.items():
         source = named[program.names[value]]
         module.graph.output_node().replace_input_with(source, writer.rounded(source, steps))
+    calls = {*program.calls.values()}
+    first = {node.inputs[0]: node.output for node in quantized.nodes if node.op == "quantize"}
+    for value in first.keys() & given:
+        source, q = named[program.names[value]], quantized.types[first[value]].q
+        for user in [user for user in source.users if user.op == "call_function" and user.name not in calls]:
+            if user.name in named and q is not None:  # no quantize that was written here
+                user.replace_input_with(source, writer.rounded(source, (q,)))
     for call, shifts in roundings.shifts.items():
         note(named[call], SHIFTS, list(shifts))
     for output, known in quantized.values.items():
         if known.in_float and output in program.calls:
             note(named[program.calls[output]], IN_FLOAT, known.in_float)
     fold(module, quantizing=True)
-    if roundings.rows:
-        insert_rows(module)
 
 
 class _Writer:
@@ -65,20 +72,24 @@ class _Writer:
         self._inputs = module.graph.find_nodes(op="placeholder")
 
     def rounded(self, source: Node, steps: Sequence[QParams]) -> Node:
-        """A value rounded to each of these steps, one after the other."""
+        """A value rounded to each of these steps, one after the other. Each reader has a dequantize of its own: what
+        is passed between the device and torch is then stored in integers."""
         if not steps:
             return source
-        key = source, tuple(steps)
+        *before, q = steps
+        how = (q.scale, q.zero, *q.range, torch.int16 if q.dtype == INT16X4 else torch.int8)
+        graph, key = self._module.graph, (source, tuple(steps))
         if key not in self._made:
-            before, q = self.rounded(source, steps[:-1]), steps[-1]
-            dtype = torch.int16 if q.dtype == INT16X4 else torch.int8
-            how = (q.scale, q.zero, *q.range, dtype)
-            graph = self._module.graph
-            with graph.inserting_after(self._inputs[-1] if before.op == "placeholder" else before):
-                stored = graph.call_function(_qdq.quantize_per_tensor.default, (before, *how))
-            with graph.inserting_after(stored):
-                self._made[key] = graph.call_function(_qdq.dequantize_per_tensor.default, (stored, *how))
-        return self._made[key]
+            read = self.rounded(source, before)
+            with graph.inserting_after(self._inputs[-1] if read.op == "placeholder" else read):
+                self._made[key] = graph.call_function(_qdq.quantize_per_tensor.default, (read, *how))
+        with graph.inserting_after(self._made[key]):
+            return graph.call_function(_qdq.dequantize_per_tensor.default, (self._made[key], *how))
+
+    def rows(self, read: Node) -> Node:
+        """Rounded values, each row of them rounded once more by a scale that the device chooses."""
+        with self._module.graph.inserting_after(read):
+            return self._module.graph.call_function(round_rows, (read, read.args[1]))
 
     def weight(self, source: Node, found: Integers) -> Node:
         """A parameter as integers with a scale for each index along an axis."""

@@ -139,7 +139,7 @@ class Precisions:
     def wide(self) -> Precision:
         """All that may be stored in int16 is. Fourier transforms stay in float32, since 8 bits spoil their weights."""
         wide = (step for step in self._every({}) if step.width == "int16" or self.values.is_transformed(step.reading))
-        every = [replace(step, rule="asked for", reason="") for step in wide]
+        every = [replace(step, rule="asked for", reason="since 16 bits were asked for") for step in wide]
         return self._recorded(Precision((*self.rules, *every)))
 
     def choose(self) -> Precision:

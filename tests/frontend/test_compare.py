@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves as leaves
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.precision import Precision
 from q8ta_wgpu.quantization.comparison import Comparison, Layer
+from q8ta_wgpu.quantization.precision import Precision
 from testbed import states
 from tests.quantizing import INT8, Plain, conv, data
 
@@ -72,7 +72,7 @@ def test_a_zero_has_no_sign() -> None:
     """Nor has what is rounded to it."""
     output = Layer("linear", "", "", -0.0, -0.04, -0.04, 0.0, 0, output=True)
     found = Comparison((output,), predicted=-0.04, yardstick=-0.04)
-    said = f"{Comparison((output,), -0.04, -0.04, (found,))}{Precision((), (), (), '', -0.04, 0.0, -0.04).warning}"
+    said = f"{Comparison((output,), -0.04, -0.04, (found,))}{Precision((), '', -0.04, 0.0, -0.04).warning}"
     assert "0.0 dB" in said
     assert "-0.0" not in said
 

@@ -34,7 +34,7 @@ def test_the_choice_is_reported_compared_and_saved(tmp_path: Path) -> None:
         r": is stored in int16 since 8 bits are too few: here alone they would make [\d.,]+ (% of|times) the noise "
         r"that the outputs should have at most, for "
     )
-    for text in (str(model.report()), str(q8.load(tmp_path / "net.q8ta").report())):
+    for text in (str(each.report(details=True)) for each in (model, q8.load(tmp_path / "net.q8ta"))):
         assert re.search(note, text), text
     comparison = q8.compare(module, program, (batches[0],))
     measured = next(layer.snr for layer in comparison.layers if layer.output)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate import rounder
+from q8ta_wgpu.quantization.weights import RoundedWeights
 from testbed.standins import noted
 from tests.quantizing import data
 
@@ -41,7 +41,7 @@ def callers() -> Iterator[str]:
         frame = frame.f_back
 
 
-def work(blocks: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def work(blocks: int, quantizer: q8.Quantizer, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often graphs are compiled, by whom, for how many torchao has code written, and how often observers are looked
     for by name."""
     counts: Counter[str] = Counter()
@@ -62,15 +62,17 @@ def work(blocks: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         patch.setattr(GraphModule, "recompile", compiles)
         patch.setattr(nn.Module, "__getattr__", looks)
         x = data(2, 6, 6)
-        program = q8.quantize(Mixed(blocks).eval(), (x,), [x], progress=False)
+        program = q8.quantize(Mixed(blocks).eval(), (x,), [x], quantizer, progress=False)
     assert sum("quantize_per_tensor" in str(node.target) for node in program.graph.nodes) > 2 * blocks
     return counts
 
 
-def test_work_grows_with_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = (work(blocks, monkeypatch) for blocks in (3, 9))
+@pytest.mark.parametrize("qat", [False, True])
+def test_work_grows_with_the_network(qat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By our way, and by torchao's."""
+    small, large = (work(blocks, q8.Quantizer(qat=qat), monkeypatch) for blocks in (3, 9))
     assert small["compiled"] == large["compiled"]
-    assert small["compiled by us"] == 1  # before calibration
+    assert small["compiled by us"] == qat  # before calibration
     assert small["written for torchao"] == 0  # it recompiles after each step, and runs nothing
     assert large["looked up"] <= 4 * small["looked up"]  # by squares 9
 
@@ -110,10 +112,10 @@ def test_a_small_network_is_calibrated_by_one_thread() -> None:
 
 
 def test_a_weight_is_rounded_once_for_all_simulated_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each kind of ranges, before and after weights are fitted."""
-    found = noted(monkeypatch, rounder, "on_channels_steps")
+    """To the nearest for the yardstick, and as it fits the inputs."""
+    found = noted(monkeypatch, RoundedWeights, "_steps")
     torch.manual_seed(0)
     module = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4)).eval()
     items = [300 + data(1, 8, seed=seed) for seed in range(8)]
     q8.quantize(module, (items[0],), items, progress=False)
-    assert set(Counter(id(observer) for _, observer in found).values()) == {2}
+    assert set(Counter(name for _, name, *_ in found).values()) == {2}

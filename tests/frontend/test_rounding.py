@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.fit_weights import Inputs
-from q8ta_wgpu.frontend.calibrate.rounder import on_steps
-from q8ta_wgpu.frontend.nodes import is_weighted
+from q8ta_wgpu.frontend.run import rounded
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams
+from q8ta_wgpu.quantization.weight_rounding import Inputs
 from tests.quantizing import Plain, data
 
 
@@ -83,27 +83,22 @@ def test_rows_of_all_tokens_are_met() -> None:
     tokens[:, range(16), range(16)] = data(512, 16)
     for place in range(16):  # of every four by four pixels
         pixels[:, place, place // 4 :: 4, place % 4 :: 4] = data(64, 4, 4, seed=place)
-    layers = Plain(lambda s, x, y: (s.a(x), s.b(y)), a=nn.Linear(16, 3), b=nn.Conv2d(16, 3, 1))
-    exported = torch.export.export(layers, (tokens, pixels)).module()
-    calls = [node for node in exported.graph.nodes if is_weighted(node)]
-    for node, weight, x in zip(
-        calls, (layers.get_parameter("a.weight"), layers.get_parameter("b.weight")), (tokens, pixels), strict=True
-    ):
-        met = Inputs(node, weight.shape)
-        met(x)
-        covariance = met.met.covariance()
+    of_linear = Inputs((3, 16), [], 1, told=True)
+    of_conv = Inputs((3, 16, 1, 1), [(1, (0, 0), 1)] * 2, 1, told=True)
+    for met, x in ((of_linear, tokens), (of_conv, pixels)):
+        met.meet(x.numpy())
+        covariance = met.covariance()
         assert covariance is not None
         variances = covariance.diagonal(axis1=1, axis2=2)
         assert float(variances.min() / variances.mean()) > 0.2, variances
 
 
 @pytest.mark.parametrize("largest", [1e-5, 1.0, 1e6])
-@pytest.mark.parametrize(
-    ("zero", "low", "high"), [(0, -127, 127), (-5, -128, 127), (127, -128, 127), (0, -(2**15), 2**15 - 1)]
-)
-def test_steps_have_the_bits_of_torchs_fake_quantize(largest: float, zero: int, low: int, high: int) -> None:
+@pytest.mark.parametrize(("zero", "dtype"), [(0, INT8X4), (-5, INT8X4), (127, INT8X4), (0, INT16X4)])
+def test_steps_have_the_bits_of_torchs_fake_quantize(largest: float, zero: int, dtype: str) -> None:
     """Halves between steps, what is clipped and zeros, too."""
-    scale = torch.tensor(0.037)
-    x = largest * torch.cat([data(5000), (data(500) / scale).round() * scale / 2, torch.tensor([0.0, -0.0, -1e-9])])
-    wanted = torch.fake_quantize_per_tensor_affine(x, float(scale), zero, low, high)
-    assert torch.equal(on_steps(x, scale, zero, low, high).view(torch.int32), wanted.view(torch.int32))
+    q = QParams(float(torch.tensor(0.037)), zero, dtype)
+    steps = (data(500) / q.scale).round() * q.scale / 2
+    x = largest * torch.cat([data(5000), steps, torch.tensor([0.0, -0.0, -1e-9])])
+    wanted = torch.fake_quantize_per_tensor_affine(x, q.scale, zero, *q.range)
+    assert torch.equal(rounded(x, q).view(torch.int32), wanted.view(torch.int32))

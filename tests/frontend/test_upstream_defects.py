@@ -4,6 +4,7 @@ the list this project keeps. Every one compiles to int8, runs equal to the refer
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -131,9 +132,16 @@ class NarrowRange(Quantizer):
 
     def __init__(self) -> None:
         super().__init__()
-        from dataclasses import replace
+        from torchao.quantization.pt2e import HistogramObserver
 
-        self._activation = replace(self._activation, quant_min=-100, quant_max=90)
+        spec = QuantizationSpec(
+            dtype=torch.int8,
+            quant_min=-100,
+            quant_max=90,
+            qscheme=torch.per_tensor_affine,
+            observer_or_fake_quant_ctr=HistogramObserver.with_args(eps=2.0**-30),
+        )
+        self._activation = lambda storage: spec
         self._weight = replace(self._weight, quant_min=-8, quant_max=7)
 
 

@@ -82,7 +82,7 @@ def test_every_rounding_is_written_once(name: str) -> None:
         node.inputs[0] in quantized.constants for node in quantized.nodes if node.op == "quantize"
     )
     assert calls["quantize_per_tensor.default"] == values
-    assert calls["dequantize_per_tensor.default"] == ops["quantize"]
+    assert calls["dequantize_per_tensor.default"] >= ops["quantize"]  # one for each reader
     assert calls["dequantize_per_channel.default"] == ops["dequantize_weight"] > 0
 
 

@@ -135,7 +135,7 @@ def test_quantizing_and_compiling_tell_every_step(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("q8ta_wgpu.frontend.compile.bar", recorded)
     x = torch.ones(1, 4)
     q8.compile(q8.quantize(torch.nn.Linear(4, 4).eval(), (x,), calibration=[x, x]))
-    steps = ["exporting the module", "folding constants and batch norms", "placing observers"]
+    steps = ["exporting the module", "folding constants and batch norms", "finding what is stored"]
     steps += ["calibrating"] * 2 + ["choosing scales and quantizing weights"]
     assert seen == [
         *((done, 6, f"quantizing: {what}") for done, what in enumerate(steps)),

@@ -69,6 +69,13 @@ def enough(model: GraphModule, items: Iterator[tuple[Tensor, ...]]) -> list[tupl
     return held
 
 
+def taken(items: list[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+    """Yields the items of a list and removes each from it, so that its memory may be freed."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
 def _count(items: Iterable[tuple[Tensor, ...]], batched: bool) -> int:
     return sum(len(item[0]) if batched else 1 for item in items)
 

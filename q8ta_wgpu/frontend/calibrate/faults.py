@@ -3,18 +3,19 @@ range."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, one_line
-from q8ta_wgpu.frontend.calibrate.observer import observer_of
-from q8ta_wgpu.frontend.calibrate.simulate import outputs_and_states
 from q8ta_wgpu.frontend.calibrate.state_precision import states_of
-from q8ta_wgpu.frontend.calibrate.zeroed import before_zeros
+from q8ta_wgpu.frontend.export.buffers_as_inputs import lost_after
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
@@ -23,48 +24,74 @@ from q8ta_wgpu.quantization.ranges import too_small
 Buffers = Mapping[str, torch.Tensor]
 """What the states begin with, by the names of the module's buffers."""
 
+Watched = Mapping[Node, Node]
+"""The values that calibration looks at, by the nodes at which it does: the values themselves, or observers of them."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What calibration met of a value.
+
+    Attributes:
+        value: its node.
+        low, high: its smallest and its largest number.
+        steps: how many steps cover the range in which it is stored.
+        least: the smallest step.
+    """
+
+    value: Node
+    low: float
+    high: float
+    steps: int = 255
+    least: float = 0.0
+
 
 @contextmanager
-def finite(prepared: GraphModule, item: tuple[torch.Tensor, ...], index: int, buffers: Buffers) -> Iterator[None]:
-    """On an error of a block that observes an item, raises InputError that names its cause: the first value that is NaN
-    or infinite, with the buffer that becomes so, or an operator that cannot run."""
+def finite(
+    graph: GraphModule, watched: Watched, item: tuple[torch.Tensor, ...], index: int, buffers: Buffers
+) -> Iterator[None]:
+    """On an error of a block that looks at the values of an item, raises InputError that names its cause: the first
+    value that is NaN or infinite, with the buffer that becomes so, or an operator that cannot run."""
     try:
         yield
     except Exception as error:
-        search, states = _Search(prepared), list[torch.Tensor]()
+        search, states = _Search(graph, watched), list[torch.Tensor]()
         with suppress(Exception):
-            _, states = outputs_and_states(prepared, search.run(*item))
+            found = pytree.tree_leaves(search.run(*item))
+            states = found[len(found) - len(states_of(graph)) :]
+        written = {node: name for name, (_, node) in zip(buffers, states_of(graph), strict=True)}
+        if search.found in written and all(user.op == "output" for user in search.found.users):
+            raise InputError(lost_after(written[search.found], index)) from error
         if search.found is not None:
             kept = [name for name, x in zip(buffers, states, strict=False) if not x.isfinite().all()]
             also = f", and with it buffer {', '.join(kept)}" if kept else ""
             where = f"calibration item {index}{search.rows}{also}"
-            raise _not_finite(prepared, search.found, where, buffers) from error
+            raise _not_finite(graph, search.found, where, buffers) from error
         if search.failed is None:
             raise
         where = source_of(search.failed) or search.failed.name
         raise InputError(f"calibration item {index} does not run: {one_line(error)} at {where}") from error
 
 
-def check_ranges(prepared: GraphModule, buffers: Buffers) -> None:
-    """Raises InputError if an observer saw NaN or an infinity without an error, or nothing but numbers so small that
-    float32 has no scale for them."""
-    for node, _, low, high in _ranges(prepared):
-        unseen = bool((low > high).all())  # an observer that saw nothing has an empty range
-        if not unseen and not (torch.isfinite(low).all() and torch.isfinite(high).all()):
-            raise _not_finite(prepared, node, "the calibration", buffers)
-        if low.numel() == 1 and not unseen and (said := too_small(float(low), float(high))):
-            value = before_zeros(node.all_input_nodes[0])
+def check_weights(graph: GraphModule, weights: Iterable[Node]) -> None:
+    """Raises InputError for a weight that holds NaN or infinities."""
+    for node in weights:
+        if not torch.isfinite(constant(graph, node)).all():
+            raise _not_finite(graph, node, "", {})
+
+
+def check_ranges(graph: GraphModule, met: Iterable[Met], buffers: Buffers) -> None:
+    """Raises InputError where NaN or an infinity was met without an error, or nothing but numbers so small that float32
+    has no scale for them."""
+    for each in met:
+        low, high, value = each.low, each.high, each.value
+        if low > high:  # nothing was met
+            continue
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise _not_finite(graph, value, "the calibration", buffers)
+        if said := too_small(low, high):
             skip = f", or leave it in float: Quantizer(skip={paths})" if (paths := module_paths(value)[-1:]) else ""
             raise InputError(f"the value of {value.name} ({source_of(value) or value.target}) {said}{skip}")
-
-
-def _ranges(prepared: GraphModule) -> Iterator[tuple[Node, Any, torch.Tensor, torch.Tensor]]:
-    """The observers that saw values: node, module, and the ends of their range."""
-    for node in prepared.graph.nodes:
-        observer = observer_of(prepared, node)
-        low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
-        if isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor) and low.numel():
-            yield node, observer, low, high
 
 
 ZEROS = (
@@ -78,13 +105,13 @@ _LAST_BITS = 2.0**-16
 """Numbers that differ relatively by no more than this are taken for equal: float32 has computed them in a few steps."""
 
 
-def masked_rows(prepared: GraphModule) -> str:
+def masked_rows(graph: GraphModule, met: Iterable[Met]) -> str:
     """A warning about a softmax of which the calibration masks all rows as a whole; empty if there is none. It gives
-    zeros then, where torch's softmax would give NaN (masked_rows.py). If its own range is not observed, that of a
-    product with it shows that."""
-    ranges = {node.all_input_nodes[0]: bool(low.any() or high.any()) for node, _, low, high in _ranges(prepared)}
-    for node in prepared.graph.nodes:
-        read = [x.all_input_nodes[0] if observer_of(prepared, x) is not None else x for x in node.all_input_nodes]
+    zeros then, where torch's softmax would give NaN (masked_rows.py). If its own range is not known, that of a product
+    with it shows that."""
+    ranges = {each.value: bool(each.low or each.high) for each in met}
+    for node in graph.graph.nodes:
+        read = [x.all_input_nodes[0] if x.op == "call_module" else x for x in node.all_input_nodes]
         shares = next((x for x in (node, *read) if x.target is torch.ops.aten._safe_softmax.default), None)
         if (
             shares is None
@@ -101,7 +128,7 @@ def masked_rows(prepared: GraphModule) -> str:
     return ""
 
 
-def lost_values(prepared: GraphModule) -> str:
+def lost_values(met: Iterable[Met]) -> str:
     """A warning about values that quantization makes constant, with a remedy; empty if there are none.
 
     These are values that vary in the calibration by less than two steps of the finest scale that represents them.
@@ -109,15 +136,13 @@ def lost_values(prepared: GraphModule) -> str:
     equal intervals do.
     """
     lost: list[tuple[Node, str]] = []
-    for node, observer, low, high in _ranges(prepared):
-        if low.numel() != 1 or not high - low > _LAST_BITS * max(high, -low):
+    for each in met:
+        low, high = each.low, each.high
+        if not high - low > _LAST_BITS * max(high, -low):
             continue
-        whole = max(float(high), 0.0) - min(float(low), 0.0)
-        steps = (getattr(observer, "quant_max", None) or 127) - (getattr(observer, "quant_min", None) or 0)
-        step = max(whole / steps, float(getattr(observer, "eps", 0.0)))
-        if float(high - low) < 2 * step:
-            text = f"from {float(low):.2g} to {float(high):.2g}, where a step is {step:.2g}"
-            lost.append((node.all_input_nodes[0], text))
+        step = max((max(high, 0.0) - min(low, 0.0)) / each.steps, each.least)
+        if high - low < 2 * step:
+            lost.append((each.value, f"from {low:.2g} to {high:.2g}, where a step is {step:.2g}"))
     if not lost:
         return ""
     value, text = lost[0]
@@ -131,43 +156,40 @@ def lost_values(prepared: GraphModule) -> str:
 
 
 class _Search(Sized):
-    """Runs a prepared graph without its observers. `found` is the first observer that would see NaN or an infinity,
-    `rows` says in which rows of the value, `failed` is the operator that cannot run."""
+    """Runs a graph. `found` is the first watched value that is NaN or infinite, `rows` says in which of its rows,
+    `failed` is the operator that cannot run."""
 
-    def __init__(self, prepared: GraphModule) -> None:
-        super().__init__(prepared)
-        self._prepared = prepared
+    def __init__(self, graph: GraphModule, watched: Watched) -> None:
+        super().__init__(graph)
+        self._watched = watched
         self.found: Node | None = None
         self.rows = ""
         self.failed: Node | None = None
 
     def run_node(self, n: Node) -> Any:
         """The value of a node; for an observer, that of its input."""
-        if observer_of(self._prepared, n) is None:
-            self.failed = n
-            found = super().run_node(n)
-            self.failed = None
-            return found
-        (value,) = self.fetch_args_kwargs_from_env(n)[0]
-        if self.found is None and not torch.isfinite(value).all():
-            self.found, self.rows = n, _rows(value)
+        self.failed = n
+        observes = n.op == "call_module"
+        value = self.fetch_args_kwargs_from_env(n)[0][0] if observes else super().run_node(n)
+        self.failed = None
+        if n in self._watched and self.found is None and not torch.isfinite(value).all():
+            self.found, self.rows = self._watched[n], _rows(value)
         return value
 
 
-def _not_finite(prepared: GraphModule, observer: Node, where: str, buffers: Buffers) -> InputError:
+def _not_finite(graph: GraphModule, node: Node, where: str, buffers: Buffers) -> InputError:
     """The error of a value that is NaN or infinite. It names the buffer or the constant where the value is one, since
     the calibration is not at fault then."""
-    node = before_zeros(observer.all_input_nodes[0])
     if is_constant(node):
         made_of, place = origins(node), source_of(node)
         what = f"constant {made_of[0]}" if made_of == [str(node.target)] else "a constant"
         if what == "a constant" and made_of:
             what += f" computed from {', '.join(made_of)}"
         return InputError(
-            f"{what}{f' at {place}' if place else ''} holds {_wrong(constant(prepared, node))}, whatever the inputs "
+            f"{what}{f' at {place}' if place else ''} holds {_wrong(constant(graph, node))}, whatever the inputs "
             f"are: a range cannot be found for it. Let it be finite: a large number in place of infinity"
         )
-    states = [read for read, _ in states_of(prepared)]
+    states = [read for read, _ in states_of(graph)]
     if node in states:
         name, initial = list(buffers.items())[states.index(node)]
         way = f"leave what computes with it in float: Quantizer(skip={module_paths(node)[-1:] or ['...']})"

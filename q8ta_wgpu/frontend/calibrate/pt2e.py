@@ -34,12 +34,11 @@ with quietly():
     from torchao.quantization.pt2e import (
         FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
-        HistogramObserver,
-        MinMaxObserver,
         MovingAverageMinMaxObserver,
         MovingAveragePerChannelMinMaxObserver,
         PerChannelMinMaxObserver,
     )
+    from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import (
         FixedQParamsQuantizationSpec,
@@ -57,8 +56,6 @@ __all__ = [
     "FakeQuantize",
     "FixedQParamsQuantizationSpec",
     "FusedMovingAvgObsFakeQuantize",
-    "HistogramObserver",
-    "MinMaxObserver",
     "MovingAverageMinMaxObserver",
     "MovingAveragePerChannelMinMaxObserver",
     "PerChannelMinMaxObserver",
@@ -66,6 +63,7 @@ __all__ = [
     "QuantizationSpec",
     "Quantizer",
     "SharedQuantizationSpec",
+    "UniformQuantizationObserverBase",
     "convert_pt2e",
     "prepare_pt2e",
 ]

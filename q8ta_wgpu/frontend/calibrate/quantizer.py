@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
 from q8ta_wgpu.frontend.calibrate import scheme
@@ -16,7 +15,6 @@ from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
 from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, widen_states
-from q8ta_wgpu.frontend.calibrate.zeroed import mark_left_out
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.linears import name_linears
@@ -29,7 +27,6 @@ from q8ta_wgpu.frontend.nodes import (
     is_constant,
     is_float,
     kind,
-    mark_attention,
     module_paths,
     named_arguments,
     output_axis,
@@ -37,14 +34,9 @@ from q8ta_wgpu.frontend.nodes import (
 )
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.arithmetic import GROUPS
-from q8ta_wgpu.ir.graph import QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
-from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.passes.plan.rounding import rounding_of
-from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
-
-ORIGINS = "q8ta_origins"
-"""A key in the meta of a graph's output: of which joined part each element of an output is (`origins_of`)."""
+from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
 
 _SHORTEST_ROW = 16
 """The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
@@ -76,13 +68,12 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         residual: dtype of residual streams, "int16" or "int8": the sums that layer_norm and rms_norm read. Networks
             without such norms have none.
         fit_weights: whether `quantize` fits weights to the calibration inputs. The rounding error of a weight is spread
-            over others and taken out of the bias (calibrate/fit_weights.py). With 128 inputs or more, channels are
-            equalized (calibrate/equalize.py).
+            over others and taken out of the bias. With 128 inputs or more, channels are equalized.
         skip: paths of modules that stay in float, as `compare` names them, with everything inside. Their inputs are not
             rounded for them; their outputs only where something in int8 reads them.
         precision: "auto" lets `quantize` store values in 16 bits, or leave them in float32, where int8 costs more than
-            a decibel of the outputs (calibrate/widen.py); "int8" does not; "int16" stores in 16 bits all that may be:
-            int8 weights are then what costs, and language models choose the same tokens more often.
+            half a decibel of the outputs; "int8" does not; "int16" stores in 16 bits all that may be: int8 weights are
+            then what costs, and language models choose the same tokens more often.
         weights: "int4" rounds the weights of linears and products, and tables of embeddings, to 4 bits, with a factor
             for each group of inputs of each output: half the bytes. Those of fewer inputs than a group, of convolutions
             and of recurrent layers stay in 8 bits.
@@ -137,18 +128,15 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
         if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
             raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
-        self.fit_weights = fit_weights and not qat
+        self.qat, self.fit_weights = qat, fit_weights and not qat
         self.precision = "int8" if qat else precision
         self.dynamic = activations == "dynamic"
-        self._streams = residual == "int16"
+        self.streams = residual == "int16"
         self.skip = tuple(skip)
-        self._activation = scheme.activation(qat)
-        self._slice = scheme.activation(qat, torch.per_tensor_symmetric)
-        self._whole, self._stream = scheme.whole(qat), scheme.residual(qat)
-        self._shares = functools.cache(scheme.fixed if qat else scheme.share)
+        self._activation: Callable[[Storage], Any] = functools.cache(functools.partial(scheme.activation, qat))
         self._weight = scheme.weight(qat, channels=0)
         self._columns = scheme.weight(qat, channels=1)
-        self._group = (group or min(GROUPS)) if weights == "int4" else 0
+        self.group = (group or min(GROUPS)) if weights == "int4" else 0
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Replaces attention by two products and a softmax, recurrent layers by one call for each, products with a
@@ -168,7 +156,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes the annotation of every node whose operator is in the table. Raises InputError if `skip` names no
         module."""
-        self._keep_skipped(model)
+        self.keep_skipped(model)
         keep_sums(model)
         imported, written = import_float(model), {node for _, node in states_of(model)}
         plan = rounding_of(
@@ -177,14 +165,10 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             imported.calls,
             {n.name: int8 for n in model.graph.nodes if isinstance(int8 := kind(n), Moves | Monotonic)},
             {node.name for node in first_states(model.graph)},
-            streams=self._streams,
+            streams=self.streams,
             kept={name for name, node in imported.values.items() if node in written},
         )
-        names, end = {node: name for name, node in imported.values.items()}, model.graph.output_node()
-        leaves = (leaf for leaf in pytree.tree_leaves(end.args[0]) if isinstance(leaf, Node))
-        end.meta[ORIGINS] = origins_of(imported.graph, map(names.get, leaves))
         widen_states(model, imported, plan)
-        mark_left_out(imported)
         self._write(plan, imported, {node.name: node for node in model.graph.nodes})
         for node in model.graph.nodes:
             if isinstance(kind(node), Recurrent) and not why_in_float(node):
@@ -195,7 +179,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
                 self._table_of(node, model)
         return model
 
-    def _keep_skipped(self, model: GraphModule) -> None:
+    def keep_skipped(self, model: GraphModule) -> None:
         """Notes that the modules in `skip` stay in float32. Raises InputError if a name is no module's."""
         for path in self.skip:
             skipped = [node for node in model.graph.nodes if _comes_from(node, path)]
@@ -208,8 +192,6 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         """Writes torchao's annotations of activations from a plan."""
         for call, reason in plan.in_float.items():
             note(nodes[call], IN_FLOAT, reason)
-        for attention in plan.attention:
-            mark_attention(*(nodes[call] for call in attention))
         for (call, name), storage in plan.reads.items():
             if (source := imported.values.get(name)) is not None and is_float(source):
                 self._annotation(nodes[call]).input_qspec_map[source] = self._spec(storage, nodes)
@@ -230,9 +212,7 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         if isinstance(storage, Shared):
             call = nodes[storage.call]
             return SharedQuantizationSpec((next(iter(call.meta[ANNOTATION].input_qspec_map)), call))
-        if isinstance(storage, QParams):
-            return self._shares(storage)
-        return {INT8: self._activation, SLICE: self._slice, WHOLE: self._whole, INT16: self._stream}[storage]
+        return self._activation(storage)
 
     def _weight_of(self, node: Node) -> None:
         """Annotates the weight of a sum by its outputs: rows, or columns of a transposed convolution and a product."""
@@ -256,23 +236,23 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         assert isinstance(table, Node)
         learned = is_constant(table) and isinstance(constant(model, table), torch.nn.Parameter)
         if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
-            whole = self._group and not table.meta["val"].shape[1] % self._group
+            whole = self.group and not table.meta["val"].shape[1] % self.group
             self._annotation(node).input_qspec_map[table] = self._of_weight(table, 0) if whole else self._weight
 
     def _of_weight(self, weight: Node, channels: int) -> Any:
         """The spec of a weight whose outputs are along `channels`."""
-        if self._group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self._group:
-            return scheme.groups(self._group, channels)
+        if self.group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self.group:
+            return scheme.groups(self.group, channels)
         return self._columns if channels else self._weight
 
     def _recurrent(self, node: Node) -> None:
         """Annotates the input, the weights and the hidden states of all steps. Other states stay in float32."""
         x = node.args[0]
         assert isinstance(x, Node)
-        specs = {x: self._activation, **dict.fromkeys(filter(is_constant, weights_of(node)), self._weight)}
+        specs = {x: self._activation(INT8), **dict.fromkeys(filter(is_constant, weights_of(node)), self._weight)}
         node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
         for result in node.users:
-            spec = self._activation if result.args[1] == 0 else None
+            spec = self._activation(INT8) if result.args[1] == 0 else None
             result.meta[ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
 
 

@@ -4,7 +4,7 @@ and in 16 bits or float32 where errors would add up."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,34 +49,6 @@ def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
     results: Any = graph.graph.output_node().args[0]
     reads = [node for node in graph.graph.find_nodes(op="placeholder") if _STATE in node.meta]
     return [(node, results[node.meta[_STATE]]) for node in reads]
-
-
-def feed_back(graph: GraphModule) -> bool:
-    """Whether a state is computed from its older value, directly or through other states over several calls, so that
-    its errors go on. A cache is not: its rows are only moved or kept."""
-    states = states_of(graph)
-    results = dict(states)
-    return any(_goes_on(written, read, results) for read, written in states if is_float(read))
-
-
-def _goes_on(
-    written: Node, read: Node, results: Mapping[Node, Node], passes: Callable[[Node], bool] = lambda node: True
-) -> bool:
-    """Whether a new state is computed from `read`, not only moved or chosen, through calls that `passes` accepts.
-
-    `results` has the new value of each state: where an old value is met, the search goes on from its new one, in the
-    call before."""
-    met = {(written, False)}
-    for node, computed in (waiting := list(met)):
-        if not passes(node):
-            continue
-        moves = node.op != "call_function" or isinstance(kind(node), Moves) or node.target is torch.ops.aten.where.self
-        sources = [results[node]] if node in results else node.all_input_nodes
-        for found in ((source, computed or not moves) for source in sources):
-            if found not in met:
-                met.add(found)
-                waiting.append(found)
-    return (read, True) in met
 
 
 def keep_sums(graph: GraphModule) -> None:
@@ -147,31 +119,15 @@ def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None
 
 def _is_carried(written: Node, read: Node) -> bool:
     """Whether a state is computed from its old value element by element, not only moved or chosen."""
-    return _goes_on(written, read, {}, lambda node: isinstance(kind(node), _ELEMENTWISE))
-
-
-def near_state(read: Node, written: Node) -> list[Node]:
-    """The nodes from which a state is computed by no layer, and those that are computed so from it. Empty if the state
-    is not computed from its old value, as a cache of rows is not."""
-    behind = _reached([written], lambda node: node.all_input_nodes if _is_no_layer(node) else ())
-    if read not in behind or not _goes_on(written, read, {}):
-        return []
-    return behind + _reached([read, written], lambda node: filter(_is_no_layer, node.users))
-
-
-def _reached(begin: Sequence[Node], following: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    found = dict.fromkeys(begin)
-    for node in (waiting := list(begin)):
-        new = [each for each in following(node) if each not in found]
-        found.update(dict.fromkeys(new))
+    met = {(written, False)}
+    for node, computed in (waiting := list(met)):
+        if not isinstance(kind(node), _ELEMENTWISE):
+            continue
+        moves = isinstance(kind(node), Moves) or node.target is torch.ops.aten.where.self
+        new = {(source, computed or not moves) for source in node.all_input_nodes} - met
+        met |= new
         waiting += new
-    return list(found)
-
-
-def _is_no_layer(node: Node) -> bool:
-    """Whether a call computes its result element by element, multiplies two activations, normalizes or moves elements,
-    or is an observer's."""
-    return node.op == "call_module" or isinstance(kind(node), _ELEMENTWISE) or multiplies(node)
+    return (read, True) in met
 
 
 def share_states(observed: GraphModule) -> None:

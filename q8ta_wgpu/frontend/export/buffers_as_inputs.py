@@ -115,12 +115,16 @@ class States:
                 ) from error
             for name, initial in zip(self.names, self.initial, strict=True):
                 if _is_lost(module.get_buffer(name), initial):
-                    self.lost = (
-                        f"buffer {name} is NaN or infinite after calibration item {index}: bound what the module keeps "
-                        "from call to call (torch.clamp), or give a generator that sets it back where texts or "
-                        "recordings begin anew"
-                    )
+                    self.lost = lost_after(name, index)
                     return
+
+
+def lost_after(name: str, index: int) -> str:
+    """What to tell the user of a state that an item of the calibration makes NaN or infinite."""
+    return (
+        f"buffer {name} is NaN or infinite after calibration item {index}: bound what the module keeps from call to "
+        "call (torch.clamp), or give a generator that sets it back where texts or recordings begin anew"
+    )
 
 
 def _is_lost(value: torch.Tensor, initial: torch.Tensor) -> bool:

@@ -35,14 +35,6 @@ def name_of(target: Any) -> str:
     return str(target.overloadpacket.__name__ if isinstance(target, OpOverload) else target.__name__)
 
 
-def call_module(model: GraphModule, before: Node, name: str, module: torch.nn.Module, *args: Any) -> Node:
-    """A new call before a node of a module, which is added to the model by this name if it is not there yet."""
-    if not hasattr(model, name):
-        model.add_submodule(name, module)
-    with before.graph.inserting_before(before):
-        return before.graph.call_module(name, args)
-
-
 def value_of(node: Node, target: Any = None) -> Any:
     """The value of a call, or of another operator with the call's arguments, from the values of its operands."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
