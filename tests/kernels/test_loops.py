@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.errors import DeviceError
-from q8ta_wgpu.ir.graph import Array, Graph, Node, TensorType
+from q8ta_wgpu.errors import DeviceError, GraphError
+from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import no_turns
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.ir.target import BASELINE, LOOP_TURNS, SOFTWARE, Target
@@ -133,6 +133,23 @@ def test_int8(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> Non
     graph, inputs = op_graphs.int8_graph(OPS[name], BEYOND[name], op_graphs.SETTINGS[0])
     assert not graph.notes
     run_beyond(graph, inputs, device, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs"),
+    [
+        ("q8ta_mean", {"dims": (2, 3)}),
+        ("q8ta_sum", {"dims": (2, 3)}),
+        ("q8ta_adaptive_avg_pool2d", {"output_size": (1, 1)}),
+    ],
+)
+def test_a_sum_that_could_pass_int32_has_no_integer_form(name: str, attrs: dict[str, Any]) -> None:
+    """A model file may ask for one."""
+    attrs = {"keepdim": True, "lo": -128, "hi": 127, "ratio": 1.0, **attrs}
+    fits, passes = (TensorType((1, 1, 1 << 11, height), INT8X4, QParams(1.0, 0)) for height in (4000, 4096))
+    assert OPS[name].infer((fits,), attrs) == ((1, 1, 1, 1), INT8X4)
+    with pytest.raises(GraphError, match=r"a sum of \d+ elements could pass int32"):
+        OPS[name].infer((passes,), attrs)
 
 
 def layer(op: Op, int8: bool, steps: int) -> tuple[Graph, dict[str, Array]]:
