@@ -44,6 +44,11 @@ def test_channels_of_like_size_are_not_judged_apart() -> None:
     assert len(Judge([[np.arange(12)]]).parts) == 1
 
 
+def test_few_values_of_very_different_sizes_are_one_part() -> None:
+    sizes = np.array([100, 0.1]).reshape(1, 2, 1)
+    assert {part.kind: part.name for part in Judge([[_random(1, 2, 8) * sizes]]).parts}.keys() == {"whole", "channels"}
+
+
 def test_what_was_joined_is_judged_by_itself() -> None:
     exact = [[_random(1, 3, 6, seed=seed)] for seed in range(2)]
     judge = Judge(exact, [(np.array([0, 7, 7]).reshape(1, 3, 1), [f"p{i}" for i in range(8)])])
