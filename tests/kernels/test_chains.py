@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,11 +50,13 @@ WIDTHS = {
 SETTINGS = {"random": 0.02, "saturate": 0.004, "ties": 2.0**-5}
 
 
-def chain(operators: str, zeros: tuple[int, ...], mode: str, width: str = "") -> tuple[Graph, dict[str, Array]]:
+def chain(
+    operators: str, zeros: tuple[int, ...], mode: str, width: str = "", shapes: Sequence[Shape] = ()
+) -> tuple[Graph, dict[str, Array]]:
     """dequantizes -> operators -> quantize, unfused, and its inputs: int8, or as one of WIDTHS says."""
     dtypes, result = WIDTHS[width] if width else ((INT8X4,), INT8X4)
     generator = op_graphs.rng(operators, zeros, mode)
-    graph, inputs, shapes = Graph(outputs=["y"]), dict[str, Array](), list(CHAINS[operators])
+    graph, inputs, shapes = Graph(outputs=["y"]), dict[str, Array](), list(shapes or CHAINS[operators])
 
     def real() -> str:
         position, shape = len(graph.inputs), shapes[len(graph.inputs)]
@@ -198,6 +200,14 @@ def test_the_kernel_is_the_reference(operators: str, vulkan: Device) -> None:
         graph, inputs = chain(operators, zeros, mode)
         found = fused(graph, operators)
         _check(found, inputs, vulkan, in_turn(list(harness.plans(found, index)), index, 6))
+
+
+@pytest.mark.parametrize("operators", ["add prelu", "add hardswish"])
+def test_the_last_bits_of_terms_decide_some_of_many_sums(operators: str, vulkan: Device) -> None:
+    """Terms that are rounded down give another result in one of these 65,536 sums."""
+    graph, inputs = chain(operators, *SETTINGS_OF[0], "streams", [(256, 256)] * 2)
+    found = fused(graph, operators)
+    _check(found, inputs, vulkan, list(harness.plans(found, 0))[:1])
 
 
 def _check(graph: Graph, inputs: dict[str, Array], device: Device, plans: list[tuple[str, Plan]]) -> None:

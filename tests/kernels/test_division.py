@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, TensorType
@@ -49,3 +50,12 @@ def test_a_division_of_two_tensors_is_rounded_once(device: Device) -> None:
     a, b = numbers(2), np.random.default_rng(4).permutation(numbers(3))
     with np.errstate(over="ignore", under="ignore"):
         check(quotients("div", {}, device, a, b), a / b)
+
+
+@pytest.mark.parametrize("op", ["div", "floor_divide_tensors"])
+def test_zeros_infinities_and_nan_give_what_numpy_gives(op: str, device: Device) -> None:
+    special = np.array([0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan], np.float32)
+    a, b = (np.resize(x, COUNT) for x in (np.repeat(special, len(special)), np.tile(special, len(special))))
+    with np.errstate(all="ignore"):
+        expected = a / b if op == "div" else np.floor_divide(a, b)
+    np.testing.assert_array_equal(quotients(op, {}, device, a, b), expected)

@@ -13,7 +13,7 @@ import pytest
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE
-from q8ta_wgpu.quantization.ranges import Range
+from q8ta_wgpu.quantization.ranges import Range, best_range
 from testbed.harness import flat
 from testbed.onnx.networks import NETWORKS, Net, inputs, quantized
 
@@ -162,6 +162,23 @@ def test_ranges_are_those_of_all_values_however_they_come() -> None:
     whole = Range(WHOLE)
     whole.meet(np.arange(-3, 9, dtype=np.float32))
     assert whole.stored(WHOLE).scale == 1.0
+
+
+@pytest.mark.parametrize("law", ["laplace", "normal", "standard_cauchy"])
+def test_a_range_has_the_least_squared_error(law: str) -> None:
+    """Of 64 low and 64 high ends, for values that 4 bits must clip."""
+    x, steps = getattr(np.random.default_rng(0), law)(size=20_000), 15
+    counts, edges = np.histogram(x, 2048, (low := float(x.min()), high := float(x.max())))
+    middles = (edges[1:] + edges[:-1]) / 2
+
+    def error(low: float, high: float) -> float:
+        step = (high - low) / steps
+        zero = np.rint(low / step)
+        rounded = np.clip(np.rint(middles / step), zero, zero + steps) * step
+        return float(counts @ np.square(rounded - middles))
+
+    others = [error(low * i / 64, high * j / 64) for i in range(1, 65) for j in range(1, 65)]
+    assert error(*best_range(counts.astype(np.float64), low, high, steps)) < 1.001 * min(others)
 
 
 def test_few_small_inputs_leave_room_for_others() -> None:
