@@ -48,7 +48,11 @@ def _sums(call: Call, x: Array, weight: Array) -> Array:
     return np.asarray(found.numpy())
 
 
-ALGEBRA = Algebra(_product, _cholesky, _sums)
+def _norm(x: Array) -> float:
+    return float(torch.linalg.vector_norm(torch.from_numpy(x if x.flags.writeable else x.copy())))
+
+
+ALGEBRA = Algebra(_product, _cholesky, _sums, _norm)
 """torch's. numpy's threads keep a core busy between products, and on busy cores they make one ten times as slow."""
 
 _SIGNS = 4

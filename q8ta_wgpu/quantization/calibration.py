@@ -75,7 +75,9 @@ class Calibration:
         reasons = {n.output: why[calls[n.output]] for n in self.graph.nodes if calls[n.output] in why}
         self.graph.values.leave_in_float(reasons)
         self._places, self._taken = Places(plan, program.states), taken_elements(self.graph)
-        self._ranges: dict[Place, Range] = {root: Range(self._places.storage(root)) for root in self._places.roots}
+        self._ranges: dict[Place, Range] = {
+            root: Range(self._places.storage(root), algebra.norm) for root in self._places.roots
+        }
         read = {call for call, _ in plan.reads}
         sums = [n for n in self.graph.nodes if is_sum(self.graph, n) and self.calls[n.output] in read]
         self.sums = {node.output: node for node in sums}

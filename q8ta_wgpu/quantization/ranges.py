@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,6 +121,7 @@ class Range:
 
     Args:
         storage: how the values will be stored. Of those in 16 bits only the number and the squares are summed.
+        norm: the root of the sum of squares of an array.
 
     Attributes:
         low, high: the smallest and the largest value.
@@ -129,8 +130,8 @@ class Range:
         zeros: how many values were zero.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    def __init__(self, storage: Storage, norm: Callable[[Array], float] = lambda x: float(np.linalg.norm(x))) -> None:
+        self.storage, self._norm = storage, norm
         self.low, self.high = float("inf"), float("-inf")
         self.whole, self.peaks, self.zeros = storage == WHOLE, Peaks(), 0
         self._counts = np.zeros(_BINS)
@@ -151,7 +152,7 @@ class Range:
         self.peaks.meet(float(low), float(high))
         if self._spread is not None:
             self._spread.count += int(np.count_nonzero(x))
-            self._spread.squares += float(np.dot(x, x))
+            self._spread.squares += self._norm(x) ** 2
         else:
             self._count(x, min(low, np.float32(self.low)), max(high, np.float32(self.high)))
         self.low, self.high = min(self.low, float(low)), max(self.high, float(high))

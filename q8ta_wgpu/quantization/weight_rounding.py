@@ -57,11 +57,13 @@ class Algebra:
         product: of two stacks of matrices of float64, as numpy's matmul.
         cholesky: the lower triangular factors of a stack of matrices of float64, as numpy's.
         sums: what a weighted sum without a bias gives, by its call, operand and weight, float32.
+        norm: the root of the sum of the squares of an array in one dimension, float32.
     """
 
     product: Callable[[Array, Array], Array] = np.matmul
     cholesky: Callable[[Array], Array] = np.linalg.cholesky
     sums: Callable[[Call, Array, Array], Array] = by_reference
+    norm: Callable[[Array], float] = lambda x: float(np.linalg.norm(x))
 
 
 NUMPY = Algebra()
