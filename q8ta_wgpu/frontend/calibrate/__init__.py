@@ -1,6 +1,5 @@
-"""Quantizes a float program: which values are rounded, with which scales, and the rounding of weights by calibration
-data.
+"""What our quantizer is to torchao's prepare and convert, and edits of a float graph that calibration data decides.
 
-Comes in: the graph of a plain float program, and inputs. Goes out: the graph with quantize and dequantize nodes. May
-use: importer, export, passes, kernels, ir.
+Comes in: the graph of a plain float program, and inputs. Goes out: the graph, equalized or annotated, and what is wrong
+with values that calibration met. May use: quantization, importer, export, passes, kernels, ir.
 """
