@@ -32,7 +32,8 @@ class Net(nn.Module):
 @pytest.fixture(scope="module")
 def models() -> tuple[q8.Model, q8.Model, Any]:
     x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))
-    program = q8.quantize(Net().eval(), (x,), calibration=[(x,)], progress=False)
+    quantizer = q8.Quantizer(precision="int8")
+    program = q8.quantize(Net().eval(), (x,), calibration=[(x,)], quantizer=quantizer, progress=False)
     return q8.compile(program), q8.compile(program, int8_outputs=True), x.numpy()
 
 
