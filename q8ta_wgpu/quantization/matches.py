@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
     Moves,
+    Normalization,
     Product,
     Recurrent,
     Rowwise,
@@ -142,6 +143,64 @@ def divisors(network: Network) -> Iterator[Reading]:
         waiting += new
     roles: tuple[Role, ...] = ("products", "others")
     yield from ((stored, role) for stored in found for role in roles)
+
+
+def states(network: Network) -> Iterator[Reading]:
+    """What is computed beside a state by no layer, and the state itself, where it is computed from its older value.
+    Errors of it last from run to run and add up, and it reaches further than in calibration. What recurrent layers give
+    is no such state."""
+    values = network.values
+    beside = {name for pair in values.states.items() for name in _beside(values, *pair)}
+    yield from _with_slices(network, (s for s in values.stored if not beside.isdisjoint(s.values)))
+
+
+def _beside(values: StoredValues, read: str, written: str) -> set[str]:
+    """The values from which a state is computed by no layer, and those that are computed so from it. Empty where the
+    state is not computed from its older value, as a cache of rows is not."""
+    behind = _reached([written], lambda name: _operands_of(values, name))
+    if read not in behind or not _goes_on(values, read, behind, written):
+        return set()
+    return behind | _reached([read, written], lambda name: _results_of(values, name))
+
+
+def _goes_on(values: StoredValues, read: str, behind: Collection[str], written: str) -> bool:
+    """Whether a state is computed from its older value, not only moved or chosen."""
+    computed = set[str]()
+    for name in (n.output for n in values.graph.nodes if n.output in behind):
+        node = values.producers[name]
+        moves = isinstance(OPS[node.op].int8, Moves) or node.op in ("where", "update")
+        from_state = any(n == read or n in computed for n in node.inputs)
+        passes_on = any(n in computed for n in node.inputs)
+        computed.update([name] if passes_on or (from_state and not moves) else [])
+        if moves and read in node.inputs and name not in computed:
+            read = name  # the state itself, moved
+    return written in computed
+
+
+def _operands_of(values: StoredValues, name: str) -> Iterable[str]:
+    node = values.producers.get(name)
+    return node.inputs if node is not None and _is_no_layer(values, node) else ()
+
+
+def _results_of(values: StoredValues, name: str) -> Iterable[str]:
+    return (node.output for node in values.readers.get(name, ()) if _is_no_layer(values, node))
+
+
+def _reached(begin: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    waiting = list(begin)
+    found = set(waiting)
+    for name in waiting:
+        new = [each for each in following(name) if each not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def _is_no_layer(values: StoredValues, node: Node) -> bool:
+    """Whether a node computes its result element by element, multiplies two activations, normalizes or moves."""
+    int8 = OPS[node.op].int8
+    known = isinstance(int8, Arithmetic | Elementwise | Normalization | Moves)
+    return known or (isinstance(int8, Product) and values.graph.constants.keys().isdisjoint(node.inputs))
 
 
 def few_values(network: Network) -> Iterator[Reading]:

@@ -38,10 +38,10 @@ class Rule:
     finer: Callable[[Reading], Width] | None = None
 
 
-ASKED, FEW_VALUES = "asked", "few values"
-"""The names of a rule that holds for any precision, and of one whose values may be left in float32 instead."""
+ASKED, FEW_VALUES, STATES = "asked", "few values", "states"
+"""The names of a rule that holds for any precision, and of two whose values may be left in float32 instead."""
 
-MAY_GO_ON = (FEW_VALUES,)
+MAY_GO_ON = (FEW_VALUES, STATES)
 """The names of rules whose values may be left in float32 instead."""
 
 RULES: tuple[Rule, ...] = (
@@ -64,6 +64,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "divisors", matches.divisors, "float32", "since what is divided by comes near zero", "shares of next to nothing"
+    ),
+    Rule(
+        STATES,
+        matches.states,
+        "int16",
+        "since errors of a state add up from call to call",
+        "a delta rule",
     ),
     Rule(
         FEW_VALUES,

@@ -15,6 +15,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.quantization.rules import RULES, left_out
 from testbed.noise import decibels
 from tests.frontend.test_flips import perceptron
+from tests.frontend.test_kept_errors import ratios
 from tests.frontend.test_reach import below, boxes, turned
 from tests.precision_networks import NETWORKS
 from tests.quantizing import Plain, data
@@ -89,6 +90,7 @@ GUARDS: dict[str, Callable[[], float]] = {
     "a soft argmax": a_soft_argmax,
     "sizes of boxes": lambda: below(*boxes(5, 8)),
     "shares of next to nothing": shares_of_next_to_nothing,
+    "a delta rule": lambda: -ratios("delta rule")[1],
     "a matrix that turns points": lambda: below(*turned(6)),
 }
 """By name: what a network loses, larger is worse."""
