@@ -139,10 +139,10 @@ MOVED = {
 
 
 def fused(graph: Graph, target: Target) -> Graph:
-    """A graph with its moves fused."""
+    """A graph with its moves fused, and with its gate, which the passes do on CPUs alone."""
     graph = graph.copy()
     fold_moves(graph, target)
-    fold_gates(graph, target)
+    fold_gates(graph, replace(target, shares_memory=False))
     graph.prune()
     return graph
 
