@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from q8ta_wgpu.frontend.algebra import ALGEBRA
 from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums
 from q8ta_wgpu.frontend.read_float import float_program
-from q8ta_wgpu.frontend.run import ALGEBRA, TorchRunner
+from q8ta_wgpu.frontend.run import TorchRunner
 from q8ta_wgpu.frontend.write_qdq import write_qdq
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.quantization.calibration import Calibration

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,51 +14,19 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, argument_names, is_float, kind
+from q8ta_wgpu.frontend.rounded import Noted, rounded, within_range
 from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import DTYPES, Array, Call, Graph, QParams
+from q8ta_wgpu.ir.graph import DTYPES, Array, Graph, QParams
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.stored import RESULT, Edge
-from q8ta_wgpu.quantization.weight_rounding import Algebra, by_reference
 
 Tensors = Sequence[Tensor]
 
 
-def _product(a: Array, b: Array) -> Array:
-    return np.asarray(torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy())
-
-
-def _cholesky(matrices: Array) -> Array:
-    return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrices)).numpy())
-
-
-def _sums(call: Call, x: Array, weight: Array) -> Array:
-    given, w = torch.from_numpy(x), torch.from_numpy(weight)
-    if call.op == "linear":
-        return np.asarray(F.linear(given, w).numpy())
-    if call.op != "conv2d":
-        return by_reference(call, x, weight)
-    top, left, bottom, right = call.attrs["padding"]
-    around = (top, left)
-    if around != (bottom, right):
-        given, around = F.pad(given, (left, right, top, bottom)), (0, 0)
-    found = F.conv2d(given, w, None, call.attrs["stride"], around, call.attrs["dilation"], call.attrs["groups"])
-    return np.asarray(found.numpy())
-
-
-def _norm(x: Array) -> float:
-    return float(torch.linalg.vector_norm(torch.from_numpy(x if x.flags.writeable else x.copy())))
-
-
-ALGEBRA = Algebra(_product, _cholesky, _sums, _norm)
-"""torch's. numpy's threads keep a core busy between products, and on busy cores they make one ten times as slow."""
-
 _SIGNS = 4
 """Vectors of random signs for each item."""
-
-_AT_ONCE = 1 << 16
-"""The number of products that are summed in float32; such sums are added up in float64."""
 
 _KEPT = 2**30
 """Most bytes of values that are kept from one run to the next."""
@@ -249,7 +216,7 @@ class _Run(Sized):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call. Indices that rounding moved out of their range are clamped, as a device does."""
-        return super().call_function(target, _within_range(str(target), args) if self._roundings else args, kwargs)
+        return super().call_function(target, within_range(str(target), args) if self._roundings else args, kwargs)
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:
         """The arguments of a node, with the bias that was corrected."""
@@ -326,61 +293,6 @@ class Traced(_Run):
         if outputs:
             torch.autograd.grad(outputs, self._first, signs, retain_graph=more, allow_unused=True)
         return self._changes
-
-
-class Noted(torch.autograd.Function):
-    """Gives a value as it is. In the backward pass it notes by how much an error of the value would change the outputs,
-    to first order."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, note: Callable[[float], None], error: Tensor) -> Tensor:
-        """The value."""
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(error)
-        ctx.note = note
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        """The gradient; zeros where it is not finite, as behind a root of negative elements that a where leaves out:
-        autograd multiplies its slope, NaN, by 0."""
-        if gradient is not None:
-            if not math.isfinite(gradient.sum()):
-                gradient = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
-            (error,) = ctx.saved_tensors
-            ctx.note(_dot(gradient, error))
-        return gradient, None, None
-
-
-def _dot(a: Tensor, b: Tensor) -> float:
-    """The sum of products of two tensors' elements. Slices are summed in float32 and added up in float64: a sum of many
-    float32 numbers is inexact, and one in float64 would first write all products to memory."""
-    pairs = zip(*(torch.split(x.reshape(-1), _AT_ONCE) for x in (a, b)), strict=True)
-    return sum(float(torch.dot(*pair)) for pair in pairs)
-
-
-def rounded(value: Tensor, q: QParams) -> Tensor:
-    """Float32 values on the steps of a scale. They have the bits of fake_quantize, which takes eight times as long."""
-    low, high = q.range
-    if not math.isfinite(value.sum()):  # of a quotient of what was rounded to zeros
-        value = torch.nan_to_num(value, 0.0, math.inf, -math.inf)
-    scale = torch.tensor(q.scale)
-    steps = value.mul(scale.reciprocal()).round_().clamp_(low - q.zero, high - q.zero)
-    return steps.add_(0.0).mul_(scale)  # -0 becomes 0, as whole numbers have it
-
-
-def _within_range(target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a call, with the indices of elements that it reads clamped to those that there are."""
-    match target, args:
-        case (("aten.gather.default" | "aten.index_select.default"), (Tensor() as x, int(dim), Tensor() as at, *rest)):
-            return x, dim, at.clamp(0, x.shape[dim] - 1), *rest
-        case "aten.index.Tensor", (Tensor() as x, [*indices]):
-            pairs = zip(indices, x.shape, strict=False)  # masks were refused: how much they give depends on the data
-            return x, [at if at is None else at.clamp(-rows, rows - 1) for at, rows in pairs]
-        case "aten.embedding.default", (Tensor() as table, Tensor() as at, *rest):
-            return table, at.clamp(0, len(table) - 1), *rest
-        case _:
-            return args
 
 
 class _Values(Mapping[str, Array]):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.run import rounded
+from q8ta_wgpu.frontend.rounded import rounded
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams
 from q8ta_wgpu.quantization.weight_rounding import Inputs
 from tests.quantizing import Plain, data
