@@ -82,6 +82,7 @@ class _Planned:
         self.graph, self.calls, self.places, self.transforms = graph, calls, places, transforms
         self.readers, self.producers = readers_of(graph), {node.output: node for node in graph.nodes}
         self._asked = asked_of_inputs(graph)
+        self._computing = {calls[node.output] for node in graph.nodes if isinstance(OPS[node.op].int8, _SUMS)}
         self.by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
         given = (name for name in graph.types if name not in self.producers)
         names = [n for n in (*given, *self.producers) if n in places.of_value]
@@ -135,7 +136,7 @@ class _Planned:
 
     def _moved(self, edge: Edge, stored: Stored) -> list[str]:
         """The values that a call gives which share the scale of what it reads; none of a call that computes."""
-        if edge not in self.places.plan.reads:
+        if edge not in self.places.plan.reads or edge[0] in self._computing:
             return []
         given = self._given_by.get(edge[0], ())
         return [name for name in given if name != edge[1] and self.places.root(("", name)) == stored.place]

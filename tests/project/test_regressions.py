@@ -300,3 +300,17 @@ def test_buffers_that_a_forward_sets_anew_are_put_back() -> None:
     q8.quantize(module, (torch.ones(2),), [torch.ones(2)], progress=False)
     assert module.calls is calls
     assert calls == 0
+
+
+def test_a_convolution_that_shares_a_scale_with_what_it_reads_is_int8() -> None:
+    """It was taken for a move, since both are joined, and stayed in float32 where no weighted sum reads the joined."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        first = net.first(x)
+        return torch.cat((first, net.cheap(first)), 1) + net.last(F.relu(x))
+
+    cheap = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+    report = _int8(
+        Net(forward, first=nn.Conv2d(8, 8, 1), cheap=cheap, last=nn.Conv2d(8, 16, 1)), torch.randn(1, 8, 8, 8)
+    ).report()
+    assert not report.float32
