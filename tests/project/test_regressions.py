@@ -307,7 +307,8 @@ def test_a_convolution_that_shares_a_scale_with_what_it_reads_is_int8() -> None:
 
     def forward(net: Any, x: Tensor) -> Tensor:
         first = net.first(x)
-        return torch.cat((first, net.cheap(first)), 1) + net.last(F.relu(x))
+        joined: Tensor = torch.cat((first, net.cheap(first)), 1) + net.last(F.relu(x))
+        return joined
 
     cheap = nn.Conv2d(8, 8, 3, padding=1, groups=8)
     report = _int8(
