@@ -69,7 +69,9 @@ def test_reshape(name: str) -> None:
     model = imported(function, data(*old)).reshape(new)
     x = data(*new)
     (found,) = flat(Session(model, "reference")(x))
-    np.testing.assert_allclose(found, flat(function(x))[0], rtol=1e-6, atol=1e-6)
+    expected = flat(function(x))[0]
+    largest = float(np.abs(expected).max())  # torch sums in an order that depends on the processor
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * max(1.0, largest))
 
 
 @pytest.mark.parametrize(
