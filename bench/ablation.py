@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import q8ta_wgpu as q8
-from bench.accuracy import CALIBRATION, exact, one_array, signal_to_noise
+from bench.accuracy import CALIBRATION, exact, one_array, side_by_side, signal_to_noise
 from bench.figures import origin, write
 from bench.suite.tasks import TASKS, inputs, trained
 from q8ta_wgpu.ir.graph import Array
@@ -24,9 +24,11 @@ LEAST = 0.1
 """dB from which on a difference is listed."""
 
 
-def ablate(names: Sequence[str]) -> None:
+def ablate(names: Sequence[str], jobs: int) -> None:
     """Prints what each rule gains in signal to noise, and writes docs/rules.json if all networks were requested."""
-    rows = [row for name in through([*(names or TASKS)], "rules") for row in _rows(name)]
+    wanted = [*(names or TASKS)]
+    found = zip(through(wanted, "rules"), side_by_side(jobs, _rows, wanted), strict=True)
+    rows = [row for _, each in found for row in each]
     for rule in RULES:
         own = [row for row in rows if row["rule"] == rule.name]
         said = ", ".join(f"{row['network']} {row['with'] - row['without']:+.1f}" for row in own if _differs(row))

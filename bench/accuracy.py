@@ -9,8 +9,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ FIGURES = Path("docs/accuracy.json")
 DRAWS = 100
 """Bootstrap samples of test inputs and calibration sets for a standard error."""
 
+Result = TypeVar("Result")
 Row = dict[str, Any]
 """A row of the figures: a score or a ratio by quantizer."""
 
@@ -163,23 +165,30 @@ def _row(measure: Measure, found: Mapping[str, Found], others: Sequence[str], tr
     return {**row, "above": [round(means["ours"] - means[best], digits), round(error, digits)]}
 
 
-def _all_found(names: Sequence[str], options: Options) -> Iterator[Mapping[str, Found]]:
-    """Outputs of the networks by every quantizer, `options.jobs` processes side by side."""
-    if options.jobs <= 1:
-        yield from ({each: _found(name, each, options.sets, options.without) for each in QUANTIZERS} for name in names)
+def _rows(name: str, sets: int, without: Sequence[str]) -> tuple[Row | None, Row | None]:
+    """A network's row of scores, if its task has a score, and its row of noise, if its outputs are floats."""
+    task = TASKS[name]
+    found = {each: _found(name, each, sets, without) for each in QUANTIZERS}
+    wanted, (_, truth) = exact(name, task.test), inputs(name, True, task.test)
+    score = noise = None
+    if task.measure:
+        truth = truth if task.loss else wanted
+        row = _row(task.measure, found, ("XNNPACK", "X86Inductor"), truth, 2)
+        score = {"network": name, "unit": task.unit, "float": round(task.measure(wanted, truth), 2), **row}
+    if np.issubdtype(wanted.dtype, np.floating):
+        noise = {"network": name, **_row(signal_to_noise, found, ("yardstick",), wanted, 1)}
+    return score, noise
+
+
+def side_by_side(jobs: int, rows: Callable[[str], Result], names: Sequence[str]) -> Iterator[Result]:
+    """The rows of each network, in order, by `jobs` processes that share the processors."""
+    if jobs <= 1:
+        yield from map(rows, names)
         return
-    threads = max(1, (os.cpu_count() or 1) // options.jobs)
+    threads = max(1, (os.cpu_count() or 1) // jobs)
     spawned = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(options.jobs, spawned, torch.set_num_threads, (threads,))
-    try:
-        started = [
-            {each: pool.submit(_found, name, each, options.sets, options.without) for each in QUANTIZERS}
-            for name in names
-        ]
-        while started:
-            yield {each: future.result() for each, future in started.pop(0).items()}
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(jobs, spawned, torch.set_num_threads, (threads,)) as pool:
+        yield from pool.map(rows, names)
 
 
 def part_accuracy(options: Options) -> None:
@@ -187,21 +196,16 @@ def part_accuracy(options: Options) -> None:
     if options.ablate:
         from bench.ablation import ablate
 
-        return ablate(options.names)
+        return ablate(options.names, options.jobs)
+    names = [*(options.names or TASKS)]
     scores: list[Row] = []
     noise: list[Row] = []
-    names = [*(options.names or TASKS)]
-    for name, found in zip(through(names, "accuracy"), _all_found(names, options), strict=True):
-        task = TASKS[name]
-        wanted, (_, truth) = exact(name, task.test), inputs(name, True, task.test)
-        if task.measure:
-            truth = truth if task.loss else wanted
-            row = _row(task.measure, found, ("XNNPACK", "X86Inductor"), truth, 2)
-            scores.append({"network": name, "unit": task.unit, "float": round(task.measure(wanted, truth), 2), **row})
-            print(scores[-1], flush=True)
-        if np.issubdtype(wanted.dtype, np.floating):
-            noise.append({"network": name, **_row(signal_to_noise, found, ("yardstick",), wanted, 1)})
-            print(noise[-1], flush=True)
+    found = side_by_side(options.jobs, partial(_rows, sets=options.sets, without=options.without), names)
+    for _, rows in zip(through(names, "accuracy"), found, strict=True):
+        for row, kept in zip(rows, (scores, noise), strict=True):
+            if row:
+                kept.append(row)
+                print(row, flush=True)
     if not options.names and not options.without:
         now = origin("python -m bench accuracy", "reference", ("torch", "torchao"))
         write(FIGURES, {**now, "sets": options.sets, "scores": scores, "noise": noise}, "scores", "noise")
