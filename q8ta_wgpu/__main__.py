@@ -124,7 +124,6 @@ def parser() -> argparse.ArgumentParser:
     timed.add_argument("--repeats", type=int, default=20)
     timed.add_argument("--json", metavar="OUT.json", help="write what was measured")
     timed.add_argument("--trace", metavar="OUT.json", help="write a trace for Perfetto or chrome://tracing")
-    timed.add_argument("--plot", metavar="OUT.svg", help="draw the longest dispatches and a roofline (or OUT.png)")
     timed.add_argument("--device", help=device_help)
 
     tuned = command(tune, "choose kernels by timing them, and keep what was measured")

@@ -7,7 +7,6 @@ from time import perf_counter
 
 from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.arguments import device, inputs, opened, random_inputs
-from q8ta_wgpu.drawings.plot import empty_figure, plot
 from q8ta_wgpu.drawings.times import as_json, as_trace
 from q8ta_wgpu.errors import printable
 from q8ta_wgpu.session.session import Session
@@ -15,8 +14,8 @@ from q8ta_wgpu.writing import write
 
 
 def time(options: argparse.Namespace) -> None:
-    """`time FILE`: prints times of opening, memory, and the GPU time of every dispatch; writes JSON, a trace, a
-    plot."""
+    """`time FILE`: prints times of opening, memory, and the GPU time of every dispatch; writes JSON, and a
+    trace."""
     texts = [
         (output.target(given, option, (".json",)), made, what)
         for given, option, made, what in (
@@ -25,9 +24,6 @@ def time(options: argparse.Namespace) -> None:
         )
         if given
     ]
-    figure = output.target(options.plot, "--plot", (".svg", ".png")) if options.plot else None
-    if figure is not None:
-        empty_figure()  # a missing package is found before anything is measured
     started = perf_counter()
     model = opened(options.file)
     read = perf_counter() - started
@@ -43,6 +39,3 @@ def time(options: argparse.Namespace) -> None:
     for path, made, what in texts:
         write(path, made(timing).encode())
         print(f"{printable(str(path))}: {what}")
-    if figure is not None:
-        plot(timing, figure)
-        print(f"{printable(str(figure))}: the longest dispatches, and a roofline")

@@ -1,5 +1,5 @@
-"""Pictures: a scheduled model as an HTML page or SVG, times as a trace, as JSON and as a plot.
+"""Pictures: a scheduled model as an HTML page or SVG, times as a trace and as JSON.
 
-Comes in: a graph, its plan and program, times. Goes out: text, or a figure's file. May use: model, layout_sync,
-program, session. What draws (fast_sugiyama, matplotlib) is the extra `show`.
+Comes in: a graph, its plan and program, times. Goes out: text. May use: model, layout_sync,
+program, session. What arranges cards (fast_sugiyama) is the extra `show`.
 """

@@ -34,7 +34,6 @@ from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.foreign import Foreign
-from q8ta_wgpu.frontend.hybrid.dynamo import register
 from q8ta_wgpu.frontend.importer.importer import check_pieces
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
 from q8ta_wgpu.frontend.on_graph import OnGraph
@@ -156,7 +155,6 @@ def quantize(
     device = example[0].device if example else None
     with computing(device), quietly(), bar("quantizing", shown=progress) as update:
         program, problem = _quantized(asked, sizes, update)
-    register()
     if problem:
         warn(problem)
     return program

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.model.model import path_of
 from q8ta_wgpu.quantization.noise_causes import Cause
-from q8ta_wgpu.writing import write
 
 LOSS = 3.0
 """A layer with a larger loss, in dB, is named in the advice. Halving a scale gains six."""
@@ -171,33 +166,6 @@ class Comparison:
                 f"{min(found):z.1f} in the worst"
             )
         return "\n".join([head, *rows, *self.advice])
-
-    def plot(self, path: str | Path) -> None:
-        """Draws both ratios of every layer in the network's order to an image file (matplotlib).
-
-        Raises:
-            UnsupportedError: matplotlib is not installed.
-            InputError: the file cannot be written.
-        """
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError as error:
-            raise UnsupportedError('a plot needs matplotlib: pip install "q8ta-wgpu[show]"') from error
-        file = path_of(path, "plot", "an image file")
-        figure = Figure(figsize=(max(6.0, 0.18 * len(self.layers)), 5), layout="constrained")
-        axes = figure.add_subplot()
-        order = sorted(self.layers, key=lambda layer: layer.place)
-        axes.plot([x.simulated for x in order], "o-", label="PT2E simulation")
-        axes.plot([x.snr for x in order], ".--", label="int8")
-        axes.set_xticks(range(len(order)), [x.name for x in order], rotation=90, fontsize=6, parse_math=False)
-        axes.set_ylabel("signal to noise in dB")
-        axes.legend()
-        drawn = io.BytesIO()
-        try:
-            figure.savefig(drawn, format=file.suffix[1:])
-        except ValueError as error:  # a file name extension that matplotlib does not support
-            raise InputError(f"cannot write {path}: {error}") from error
-        write(file, drawn.getvalue())
 
 
 def _shown(ratio: float) -> str:

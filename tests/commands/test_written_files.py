@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from q8ta_wgpu.__main__ import main
-from q8ta_wgpu.commands import show, time
+from q8ta_wgpu.commands import show
 from testbed.small import small_model
 from testbed.standins import failing
 from tests.cli import Captured, enter, fails
@@ -45,7 +45,6 @@ def full_disk() -> Iterator[None]:
         ("show net.q8ta", "--draw", "net.svg"),
         ("time net.q8ta --repeats 1", "--json", "t.json"),
         ("time net.q8ta --repeats 1", "--trace", "t.json"),
-        ("time net.q8ta --repeats 1", "--plot", "t.svg"),
     ],
 )
 def test_a_full_disk_leaves_what_was_there(
@@ -72,16 +71,7 @@ def test_a_full_disk_leaves_an_exported_folder_whole(tmp_path: Path, capsys: Cap
     assert {path.name: path.read_bytes() for path in (tmp_path / "web").iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("module", "missing", "arguments"),
-    [
-        (show, "fast_sugiyama", ("show", "net.q8ta", "--draw", "net.svg", "--time")),
-        (time, "matplotlib.figure", ("time", "net.q8ta", "--plot", "t.svg")),
-    ],
-)
-def test_missing_extras_are_found_before_measuring(
-    module: object, missing: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    failing(monkeypatch, module, "Session", AssertionError("a device was opened"))
-    assert "q8ta-wgpu[show]" in fails(capsys, *arguments)
+def test_a_missing_extra_is_found_before_measuring(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setitem(sys.modules, "fast_sugiyama", None)
+    failing(monkeypatch, show, "Session", AssertionError("a device was opened"))
+    assert "q8ta-wgpu[show]" in fails(capsys, "show", "net.q8ta", "--draw", "net.svg", "--time")

@@ -1,5 +1,5 @@
 """Pictures of a scheduled model: every node and edge once, nothing on top of another, names that cannot break out;
-times as JSON, trace and plot."""
+times as JSON and as a trace."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.drawings.arrange import HEIGHT, WIDTH, arrange
 from q8ta_wgpu.drawings.cards import Picture, picture
 from q8ta_wgpu.drawings.html_page import page
-from q8ta_wgpu.drawings.plot import plot
 from q8ta_wgpu.drawings.svg import svg
 from q8ta_wgpu.drawings.times import as_json, as_trace
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model.model import Model
@@ -134,22 +133,18 @@ def test_the_page_holds_the_shaders_and_loads_nothing() -> None:
     ]
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fast_sugiyama", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UnsupportedError, match=r"q8ta-wgpu\[show\]"):
         svg(picture_of(small_model()))
-    timing = Timing("gpu", picture_of(small_model()).program, np.ones((2, 6)), np.ones(2))
-    with pytest.raises(UnsupportedError, match=r"q8ta-wgpu\[show\]"):
-        plot(timing, tmp_path / "times.svg")
 
 
 def test_times_as_json_and_as_a_trace() -> None:
     program = picture_of(small_model()).program
     samples = np.random.default_rng(0).uniform(1, 9, (3, len(program.dispatches)))
-    timing = Timing("gpu", program, samples, samples.sum(axis=1), 400.0, 40.0)
+    timing = Timing("gpu", program, samples, samples.sum(axis=1), 400.0, 40.0, 1600.0)
     found = json.loads(as_json(timing))
-    assert found["device"] == "gpu" and found["repeats"] == 3
+    assert found["device"] == "gpu" and found["repeats"] == 3 and found["matrix_unit_gops"] == 1600
     assert [d["us"] for d in found["dispatches"]] == pytest.approx(np.median(samples, axis=0).tolist())
     assert [d["kernel"] for d in found["dispatches"]] == [d.kernel for d in program.dispatches]
     spans = [event for event in json.loads(as_trace(timing))["traceEvents"] if event["ph"] == "X"]
@@ -170,38 +165,17 @@ def test_commands(
         count = len(session.program.dispatches)
         session(small_input())
     assert Path("net.svg").read_text().count('class="heat"') == count
-    options = ["--json", "t.json", "--trace", "trace.json", "--plot", "times.svg"]
+    options = ["--json", "t.json", "--trace", "trace.json"]
     assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan", *options]) == 0
     assert len(json.loads(Path("t.json").read_text())["dispatches"]) == count
-    assert "<svg" in Path("times.svg").read_text()
     told = capsys.readouterr().out
-    assert [file for file in ("t.json", "trace.json", "times.svg") if f"\n{file}: " not in told] == []
+    assert [file for file in ("t.json", "trace.json") if f"\n{file}: " not in told] == []
     for wrong, told in (
         (["show", "net.q8ta", "--time"], "--draw"),
         (["show", "net.q8ta", "--draw", "net.txt"], ".html or .svg"),
         (["show", "net.q8ta", "--draw", "none/net.svg"], "no folder none"),
-        (["time", "net.q8ta", "--plot", "times.gif"], ".svg or .png"),
+        (["time", "net.q8ta", "--trace", "trace.txt"], ".json"),
         (["show", "net.q8ta", "--draw", "net.svg", "--time", "--device", "reference"], "timestamp"),
     ):
         assert main(wrong) == 2
         assert told in capsys.readouterr().err
-
-
-def test_a_roof_for_each_kind_of_product(tmp_path: Path) -> None:
-    program = picture_of(small_model()).program
-    count = len(program.dispatches)
-    timing = Timing("gpu", program, np.ones((1, count)), np.ones(1), 400.0, 40.0, 1600.0)
-    plot(timing, tmp_path / "times.svg")
-    plot(replace(timing, unit_rate=0.0), tmp_path / "without.svg")
-    marks = [(tmp_path / name).read_text().count("#cc79a7") for name in ("times.svg", "without.svg")]
-    assert marks == [1, 0], "its line; no dispatch runs on units"
-    assert json.loads(as_json(timing))["matrix_unit_gops"] == 1600
-
-
-def test_a_plot_of_a_program_that_only_moves_bytes(tmp_path: Path) -> None:
-    program = picture_of(small_model()).program
-    moving = replace(program, dispatches=tuple(replace(d, macs=0, value=r"$\frac$") for d in program.dispatches))
-    samples = np.ones((1, len(program.dispatches)))
-    plot(Timing("gpu", moving, samples, np.ones(1)), tmp_path / "times.svg")
-    with pytest.raises(InputError, match="cannot write"):
-        plot(Timing("gpu", moving, samples, np.ones(1)), tmp_path / "none" / "times.svg")

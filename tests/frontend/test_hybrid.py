@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch import _dynamo as dynamo
 from torch.utils import _pytree as pytree
 
 import q8ta_wgpu as q8
@@ -162,42 +158,6 @@ def test_doubles_stay_in_torch(program: torch.export.ExportedProgram, vulkan: De
             made(words(2), also=[1, "two"])
     with pytest.raises(q8.InputError, match="closed"), made:
         pass
-
-
-def test_torch_compile_takes_it_as_a_backend(program: torch.export.ExportedProgram) -> None:
-    """By the entry point that the package declares; dynamo makes a second graph, for any batch."""
-    config = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-    ((name, place),) = config["project"]["entry-points"]["torch_dynamo_backends"].items()
-    backend = importlib.metadata.EntryPoint(name, place, "torch_dynamo_backends").load()
-    assert name == "q8ta_wgpu"
-    dynamo.reset()
-    compiled = torch.compile(program.module(), backend=backend, options={"device": "reference"})
-    made = q8.compile(program, unsupported="torch", device="reference")
-    for batch in (2, 3, 4):
-        for mine, expected in zip(compiled(words(batch)), made(words(batch)), strict=True):
-            assert torch.equal(mine, expected)
-    for module, x, message in (
-        (Words().eval(), words(2), "module is not quantized"),
-        (Rounded(), data(2, 3).requires_grad_(), "no gradients"),
-    ):
-        with pytest.raises(dynamo.exc.BackendCompilerFailed, match=message) as raised:
-            torch.compile(module, backend=backend)(x)
-        assert isinstance(raised.value.inner_exception, q8.UnsupportedError)
-
-
-def test_quantize_lets_torch_find_the_backend_by_its_name() -> None:
-    """In a checkout no entry point says it."""
-    x = data(2, 3, 4)
-    program = q8.quantize(nn.Linear(4, 4).eval(), (x,), calibration=[x], progress=False)
-    dynamo.reset()
-    compiled = torch.compile(program.module(), backend="q8ta_wgpu", options={"device": "reference"})
-    assert torch.equal(compiled(x), torch.from_numpy(q8.Session(q8.compile(program), "reference")(x)))
-
-
-class Rounded(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 0, -128, 127, torch.int8)
-        return y
 
 
 def test_nothing_or_everything_on_the_gpu() -> None:

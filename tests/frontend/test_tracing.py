@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.modules import transformer
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.hybrid import dynamo
 from tests.quantizing import Plain, data
 
 LAYERS = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
@@ -69,19 +66,3 @@ def test_other_threads_compute_while_one_traces() -> None:
     for result in found:
         torch.testing.assert_close(result, lstm(x)[0])
     assert found
-
-
-def test_the_backend_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch refuses a second registration: threads that quantize at once must not both begin one."""
-    registered = []
-
-    def register_backend(*_: object, **__: object) -> None:
-        time.sleep(0.1)
-        registered.append(True)
-
-    monkeypatch.setattr(dynamo, "entry_points", lambda **_: ())
-    monkeypatch.setattr(torch._dynamo, "register_backend", register_backend)
-    monkeypatch.setattr(dynamo, "_register", functools.cache(dynamo._register.__wrapped__))
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: dynamo.register(), range(4)))
-    assert registered == [True]

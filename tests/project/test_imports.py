@@ -131,8 +131,7 @@ OUTSIDE: dict[str, set[str]] = {
     "frontend": {"torch", "torchao", "triton"},
     "onnx_import": {"onnx", "onnxruntime"},
     "progress": {"rich"},
-    "quantization": {"matplotlib"},
-    "drawings": {"fast_sugiyama", "matplotlib"},
+    "drawings": {"fast_sugiyama"},
 }
 """Packages beyond the standard library and numpy."""
 
@@ -247,7 +246,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    late = {"asyncio", "onnx", "torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama", "matplotlib"}
+    late = {"asyncio", "onnx", "torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama"}
     code = f"import sys, q8ta_wgpu.__main__ as m; m.parser(); print(sorted({late} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
@@ -278,6 +277,6 @@ def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
     assert {text.split(">")[0] for text in extras["compile"]} == {"torch", "torchao", "rich"}
     assert {text.split(">")[0] for text in extras["dawn"]} == {"wgpudawn"}
     assert {text.split(">")[0] for text in extras["onnx"]} == {"onnx"}
-    assert {text.split(">")[0] for text in extras["show"]} == {"fast-sugiyama", "matplotlib", "rich"}
+    assert {text.split(">")[0] for text in extras["show"]} == {"fast-sugiyama", "rich"}
     for link, target in (("kernels", "../kernels"), ("passes", "../passes")):
         assert (ROOT / "q8ta_wgpu" / link).readlink() == Path(target)

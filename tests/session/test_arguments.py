@@ -18,7 +18,6 @@ from q8ta_wgpu.commands.export_web import write_check
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.quantization.comparison import Comparison
 from testbed.small import SHAPE, small_input, small_model
 
 MODEL, X, ONES = small_model(), small_input(), torch.ones(2, 3)
@@ -55,7 +54,7 @@ class OfBytes:
         return b"net.q8ta"
 
 
-IMAGE, ANY_BATCH, COMPARISON = image_model(), any_batch(), Comparison(())
+IMAGE, ANY_BATCH = image_model(), any_batch()
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "load None": (lambda: q8.load(None), "load takes the path of a .q8ta file, found NoneType"),  # type: ignore[arg-type]
     "load 3": (lambda: q8.load(3), "found int"),  # type: ignore[arg-type]
@@ -65,8 +64,6 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "load a path of bytes": (lambda: q8.load(OfBytes()), "found bytes"),  # type: ignore[arg-type]
     "save NUL": (lambda: MODEL.save("a\0b"), "save takes the path"),
     "save nothing": (lambda: MODEL.save(""), "save takes the path of a .q8ta file, found ''"),
-    "plot NUL": (lambda: COMPARISON.plot("a\0b.svg"), "plot takes the path of an image file"),
-    "plot nothing": (lambda: COMPARISON.plot(""), "plot takes the path of an image file, found ''"),
     "export NUL": (lambda: q8.export_web(MODEL, "a\0b"), "export_web takes the path of a folder"),
     "export nothing": (lambda: q8.export_web(MODEL, ""), "export_web takes the path of a folder, found ''"),
     "export check nothing": (lambda: write_check({}, "", "1"), "export-web takes the path of a folder, found ''"),

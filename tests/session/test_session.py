@@ -1,12 +1,9 @@
-"""Sessions: inputs they take and refuse, closing, timing, threads."""
+"""Sessions: inputs they take and refuse, timing, threads."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,16 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from q8ta_wgpu import Session, TiledSession
+from q8ta_wgpu import Session
 from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, INT8X4, INT16X4, RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.model import Model, load
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.runtime import constants
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.executor import Executor
 from q8ta_wgpu.session import inputs
-from testbed import harness, insides
 from testbed.small import SHAPE, one_node, same_bytes, small_input, small_model
 
 MODEL = small_model()
@@ -196,39 +190,6 @@ def test_batch_size_by_reshape(vulkan: Device) -> None:
         MODEL.reshape((0, *SHAPE[1:]))
 
 
-def test_sessions_of_one_model_share_its_weights(vulkan: Device) -> None:
-    """Also of other sizes; what one of them closes stays for the others, and goes with the last."""
-    vulkan = insides.like(vulkan, constants=(shared := constants.Constants()))
-    model, wider = MODEL, MODEL.reshape((4, *SHAPE[1:]))
-    first = Session(model, vulkan)
-    known = set(insides.known(shared))
-    others = Session(model, vulkan), Session(wider, vulkan)
-    assert set(insides.known(shared)) == known
-    first.close()
-    x = np.concatenate([small_input(), small_input(1)])
-    same_bytes(others[0](small_input()), Session(model, "reference")(small_input()))
-    same_bytes(others[1](x), Session(wider, "reference")(x))
-    for other in others:
-        other.close()
-    assert known and not insides.known(shared)
-
-
-def test_sessions_of_one_model_share_its_program(vulkan: Device) -> None:
-    """While one of them is open, unless the model has changed since."""
-    model = Model(MODEL.graph.copy(), MODEL.structure)
-    with Session(model, vulkan) as first, Session(model, vulkan) as second:
-        assert first.program is second.program
-        assert Session(model, vulkan, layouts="greedy").program is not first.program
-        assert Session(Model(model.graph.copy(), model.structure), vulkan).program is not first.program
-        name = next(name for name, array in model.graph.constants.items() if array.dtype == np.int8)
-        model.graph.constants[name] = -model.graph.constants[name]
-        x = small_input()
-        with Session(model, vulkan) as third:
-            assert third.program is not first.program
-            same_bytes(third(x), Session(model, "reference")(x))
-        same_bytes(second(x), Session(MODEL, "reference")(x))
-
-
 def test_no_model() -> None:
     with pytest.raises(InputError, match=r"takes a Model, found str: q8ta_wgpu.load"):
         Session("net.q8ta")  # type: ignore[arg-type]
@@ -244,30 +205,7 @@ def test_inputs_are_told_as_they_are_given() -> None:
     assert model.inputs["a"].array_dtype == "bool" and model.inputs["c"].q == QParams(1.0, 0)
 
 
-@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_sessions_are_neither_copied_nor_pickled(made: Callable[[Any], Any]) -> None:
-    """A copy would share the device's memory, and the first one closed would free it."""
-    one = one_node("relu", (1, 1, 8, 8))
-    for opened in (Session(one, "reference"), TiledSession(one, (1, 1, 8, 8), "reference")):
-        with pytest.raises(InputError, match=r"copy or send `session.model`"):
-            made(opened)
-    assert made(one)
-
-
-# --- closing, timing ---
-
-
-@pytest.mark.parametrize("where", ["vulkan", "reference"])
-def test_use_after_close(where: str) -> None:
-    with Session(MODEL, where) as opened:
-        same_bytes(opened(small_input()))
-    opened.close()
-    with pytest.raises(InputError, match="this session was closed"):
-        opened(small_input())
-    with pytest.raises(InputError, match="this session was closed"):
-        opened.time(small_input())
-    with pytest.raises(InputError, match="this session was closed"), opened:
-        pass
+# --- timing ---
 
 
 @pytest.mark.parametrize("where", ["vulkan", "reference"])
@@ -278,15 +216,6 @@ def test_warm_up(where: str) -> None:
         same_bytes(opened(small_input()))
     with pytest.raises(InputError, match="closed"):
         opened.warm_up()
-
-
-def test_a_closed_program_is_never_submitted(vulkan: Device) -> None:
-    """wgpu-native would end the process."""
-    executor = Executor(harness.program_of(MODEL.graph, vulkan.target), vulkan)
-    executor.close()
-    executor.close()
-    with pytest.raises(DeviceError, match="this program was closed"):
-        executor.run([small_input()])
 
 
 def test_time(session: Session) -> None:
@@ -326,38 +255,6 @@ def test_an_output_may_be_a_constant(dtype: str, device: Device) -> None:
     with Session(Model(graph, Structure({"tuple": [0, 1]})), device) as opened:
         _, found = opened(np.ones((3, 5), np.float32))
     np.testing.assert_array_equal(found, fixed)
-
-
-def test_threads_open_run_and_close_sessions_of_one_device(device: Device) -> None:
-    models = [MODEL, MODEL.reshape((1, *SHAPE[1:])), MODEL.reshape((3, *SHAPE[1:]))]
-    inputs = [np.resize(small_input(i), m.inputs["x"].shape) for i, m in enumerate(models)]
-    expected = [Session(m, "reference")(x) for m, x in zip(models, inputs, strict=True)]
-
-    def work(turn: int) -> None:
-        i = turn % len(models)
-        with Session(models[i], device) as opened:
-            for _ in range(3):
-                same_bytes(opened(inputs[i]), expected[i])
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(12)))
-
-
-def test_closing_while_others_call(vulkan: Device) -> None:
-    """Every call either finishes or says that the session was closed."""
-    opened = Session(MODEL, vulkan)
-
-    def call(turn: int) -> str:
-        try:
-            same_bytes(opened(small_input()))
-        except InputError as error:
-            return str(error)
-        return ""
-
-    with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(call, range(40))
-        opened.close()
-    assert all("closed" in text for text in answers if text)
 
 
 def test_a_saved_model_runs_the_same(tmp_path: Any, device: Device) -> None:
