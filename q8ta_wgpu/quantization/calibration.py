@@ -17,7 +17,7 @@ from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.insert import quantized
 from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.planned import planned, tables_of
-from q8ta_wgpu.quantization.ranges import Range, too_small
+from q8ta_wgpu.quantization.ranges import Range, no_scale
 from q8ta_wgpu.quantization.recurrent import LayerStates, layers_of
 from q8ta_wgpu.quantization.steps import multiplies_rows
 from q8ta_wgpu.quantization.stored import Choice
@@ -174,9 +174,9 @@ class Calibration:
                 stored.use(met)
 
     def check_ranges(self) -> None:
-        """Raises ValueFaultError where calibration met a value so close to zero that float32 has no scale for it."""
+        """Raises ValueFaultError where calibration met a value for whose range float32 has no scale."""
         for (_, name), met in self._ranges.items():
-            if said := too_small(met.low, met.high):
+            if said := no_scale(met.low, met.high):
                 raise ValueFaultError(name, None, said)
 
     @property
@@ -206,6 +206,8 @@ class Calibration:
         other = Calibration(program, self._streams, fit_weights=False, group=group, by_rows=self._by_rows)
         for stored in other.values.stored:
             stored.met = self._ranges.get(stored.place, stored.met)
+        for call, states in other._layers.items():
+            states.hidden, states.state = self._layers[call].hidden, self._layers[call].state
         other.weights.take(self.weights)
         same = {stored.place: stored for stored in other.values.stored}
         found = {(same[s.place], role): w for (s, role), w in (chosen or {}).items() if s.place in same}

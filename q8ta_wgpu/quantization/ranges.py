@@ -158,6 +158,8 @@ class Range:
         self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
 
     def _count(self, x: Array, low: np.float32, high: np.float32) -> None:
+        if float(high) - float(low) > FLOAT_MAX:  # no_scale says so
+            return
         if self.low <= self.high and (float(low), float(high)) != (self.low, self.high):
             self._counts = _in_wider_bins(self._counts, np.float32(self.low), np.float32(self.high), low, high)
         self._counts += _counted(x, low, high)
@@ -215,9 +217,13 @@ def in_memory_order(x: Array) -> Array:
     return np.asarray(x.transpose(order).reshape(-1))
 
 
-def too_small(low: float, high: float) -> str:
-    """What is wrong with a range so close to zero that float32 has no scale for it; empty where it has one."""
+def no_scale(low: float, high: float) -> str:
+    """Why float32 has no scale for a range: it is too close to zero, or too wide. Empty where it has one."""
     most = max(-low, high)
+    if high - low > FLOAT_MAX:
+        return (
+            f"goes from {low:.2g} to {high:.2g} in the calibration, a wider range than float32 holds: bound it (clamp)"
+        )
     if not 0 < most < LEAST_SPAN:
         return ""
     return (

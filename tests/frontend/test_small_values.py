@@ -55,6 +55,13 @@ def test_values_without_a_scale_are_refused() -> None:
         q8.quantize(module, (data(1, 3, 8, 8),), [data(1, 3, 8, 8)], progress=False)
 
 
+def test_values_that_reach_further_than_float32_are_refused() -> None:
+    module = Plain(lambda s, x: s.b(x.clamp(-1, 1) * 3.3e38), b=conv(3, 8)).eval()
+    said = r"the value of mul \(.*\) goes from -3.3e\+38 to 3.3e\+38 in the calibration, a wider range than float32"
+    with pytest.raises(q8.InputError, match=said):
+        q8.quantize(module, (data(1, 3, 8, 8),), [data(1, 3, 8, 8)], progress=False)
+
+
 def test_a_channel_of_zeros_leaves_its_layer_in_int8() -> None:
     torch.manual_seed(0)
     first, last = conv(3, 8), conv(8, 4)

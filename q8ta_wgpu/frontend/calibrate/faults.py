@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend.export.buffers_as_inputs import lost_after
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
-from q8ta_wgpu.quantization.ranges import too_small
+from q8ta_wgpu.quantization.ranges import no_scale
 
 Buffers = Mapping[str, torch.Tensor]
 """What the states begin with, by the names of the module's buffers."""
@@ -81,15 +81,15 @@ def check_weights(graph: GraphModule, weights: Iterable[Node]) -> None:
 
 
 def check_ranges(graph: GraphModule, met: Iterable[Met], buffers: Buffers) -> None:
-    """Raises InputError where NaN or an infinity was met without an error, or nothing but numbers so small that float32
-    has no scale for them."""
+    """Raises InputError where NaN or an infinity was met without an error, or numbers for whose range float32 has no
+    scale."""
     for each in met:
         low, high, value = each.low, each.high, each.value
         if low > high:  # nothing was met
             continue
         if not (math.isfinite(low) and math.isfinite(high)):
             raise _not_finite(graph, value, "the calibration", buffers)
-        if said := too_small(low, high):
+        if said := no_scale(low, high):
             skip = f", or leave it in float: Quantizer(skip={paths})" if (paths := module_paths(value)[-1:]) else ""
             raise InputError(f"the value of {value.name} ({source_of(value) or value.target}) {said}{skip}")
 
