@@ -51,7 +51,7 @@ def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph, give
         module.graph.output_node().replace_input_with(source, writer.rounded(source, steps))
     calls = {*program.calls.values()}
     first = {node.inputs[0]: node.output for node in quantized.nodes if node.op == "quantize"}
-    for value in first.keys() & given:
+    for value in (value for value in first if value in given):
         source, q = named[program.names[value]], quantized.types[first[value]].q
         for user in [user for user in source.users if user.op == "call_function" and user.name not in calls]:
             if user.name in named and q is not None:  # no quantize that was written here

@@ -150,6 +150,31 @@ def test_a_quantized_program_runs_in_torch_with_its_buffers() -> None:
             np.testing.assert_allclose(exact(*x), program(*x).numpy(), atol=0.02)
 
 
+class _Before(torch.nn.Module):
+    """Gives its state as it was before the call, and views of that."""
+
+    h: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.register_buffer("h", torch.zeros(2, 8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        before = self.h.clone()
+        self.h.copy_(self.layer(x + before).tanh())
+        return before, before.t(), *before.chunk(2, 1)
+
+
+def test_a_quantized_program_in_torch_returns_a_state_as_it_was_before_the_call() -> None:
+    items = [data(2, 8, seed=seed) for seed in range(8)]
+    exported = q8.quantize(_Before().eval(), (items[0],), items, progress=False)
+    session, program = Session(q8.compile(exported), "reference"), exported.module(check_guards=False)
+    for x in items[:3]:
+        for found, wanted in zip(program(x), session(x.numpy()), strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
 class _Copied(torch.nn.Module):
     """Gives a buffer what it holds, and counts its calls in another one."""
 

@@ -196,15 +196,20 @@ def test_each_thread_keeps_its_number_of_threads() -> None:
     assert torch.get_num_threads() == before
 
 
+def bfloat16() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
 def inference() -> AbstractContextManager[Any]:
     return torch.inference_mode()
 
 
 @pytest.mark.parametrize("made", [nullcontext, inference])
-@pytest.mark.parametrize("called", [nullcontext, inference, lambda: torch.device("meta")])
+@pytest.mark.parametrize("called", [nullcontext, inference, bfloat16, lambda: torch.device("meta")])
 @pytest.mark.parametrize("make", [network, Counting, lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))])
 def test_modes_of_the_caller(made: Any, called: Any, make: Any) -> None:
-    """Modules and inputs may be made in inference mode, and the calls stand in it, or choose a device for tensors."""
+    """Modules and inputs may be made in inference mode. The calls may stand in it or in autocast, or choose a
+    device for tensors."""
     with made():
         torch.manual_seed(1)
         module, x = make().eval(), data(2, 8)

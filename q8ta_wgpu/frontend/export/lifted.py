@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.editor import name_of, value_of
-from q8ta_wgpu.frontend.nodes import is_qdq, qdq_dtype
+from q8ta_wgpu.frontend.nodes import is_qdq, kind, qdq_dtype
+from q8ta_wgpu.ir.int8 import Moves
 
 
 def lifted(
@@ -60,7 +61,8 @@ def lifted(
                 nodes[node] = attributes.get(node.target) or graph.node_copy(node)
             elif node.op == "call_function":
                 nodes[node] = _copied(graph, node, nodes, rounded)
-        outputs = _outputs(graph, module.graph.output_node(), nodes, list(states))
+        held = {nodes[node] for node in inputs[count:]}
+        outputs = _outputs(graph, module.graph.output_node(), nodes, list(states), held)
     return ExportedProgram(
         module,
         graph,
@@ -85,19 +87,37 @@ def _spec(made: Node, name: str, tensor: torch.Tensor) -> InputSpec:
     return InputSpec(kind, TensorArgument(made.name), name, persistent)
 
 
-def _outputs(graph: Graph, output: Node, nodes: Mapping[Node, Any], states: list[str]) -> list[OutputSpec]:
-    """Adds the output to a graph and returns its results' entries in the signature. The last results are states."""
+def _outputs(
+    graph: Graph, output: Node, nodes: Mapping[Node, Any], states: list[str], held: Collection[Node]
+) -> list[OutputSpec]:
+    """Adds the output to a graph and returns its results' entries in the signature. The last results are states, whose
+    old values are `held`."""
     results: list[Any] = [*torch.fx.map_arg(output.args[0], nodes.__getitem__)]  # type: ignore[misc]
     written, results = results[len(results) - len(states) :], results[: len(results) - len(states)]
     for i, value in enumerate(written):  # torch requires different names for the results that are states
         if value in written[:i]:
-            written[i] = graph.call_function(torch.ops.aten.clone.default, (value,))
-            written[i].meta = dict(value.meta)
+            written[i] = _cloned(graph, value)
+    for i, value in enumerate(results):  # torch writes states before it returns, also into views of them
+        if isinstance(value, Node) and _seen_from(value) in held:
+            results[i] = _cloned(graph, value)
     graph.output((*written, *results)).meta = dict(output.meta)
     pairs = zip(written, states, strict=True)
     changed = [OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(made.name), name) for made, name in pairs]
     user_results = [TensorArgument(r.name) if isinstance(r, Node) else ConstantArgument("", r) for r in results]
     return [*changed, *(OutputSpec(OutputKind.USER_OUTPUT, argument, None) for argument in user_results)]
+
+
+def _cloned(graph: Graph, value: Node) -> Node:
+    made = graph.call_function(torch.ops.aten.clone.default, (value,))
+    made.meta = dict(value.meta)
+    return made
+
+
+def _seen_from(value: Node) -> Node:
+    """The value of which another one may be a view; itself if it is computed."""
+    while value.all_input_nodes and (isinstance(kind(value), Moves) or value.target is operator.getitem):
+        value = value.all_input_nodes[0]
+    return value
 
 
 def _without(source: ExportedProgram, count: int) -> list[ModuleCallEntry]:

@@ -24,12 +24,15 @@ _MEANINGLESS = {
 
 @contextmanager
 def computing(device: torch.device | None = None) -> Iterator[None]:
-    """Lets this thread compute without gradients, outside of torch.inference_mode, whose tensors torch.export refuses,
-    and make tensors on `device` (the CPU if None), whatever device the caller chose for tensors that name none."""
+    """Lets this thread compute in float32 without gradients, whatever torch.autocast the caller is in, outside of
+    torch.inference_mode, whose tensors torch.export refuses, and make tensors on `device` (the CPU if None), whatever
+    device the caller chose for tensors that name none."""
     device = torch.device("cpu") if device is None else device
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
+        if torch.is_autocast_enabled(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
         if torch.get_default_device() != device:  # a mode, which makes every call slower
             stack.enter_context(device)
         yield
