@@ -163,13 +163,6 @@ def listed(sizes: Iterable[int | None]) -> str:
     return f"({', '.join('any' if size is None else str(size) for size in sizes)})"
 
 
-def check_quantizer(quantizer: Any, kind: type) -> None:
-    """Raises InputError unless a quantizer is None or one of torchao's for PT2E."""
-    if quantizer is not None and not isinstance(quantizer, kind):
-        found = f"the class {quantizer.__name__}" if isinstance(quantizer, type) else shown(quantizer)
-        raise InputError(f"quantizer must be a PT2E quantizer of torchao, found {found}: write q8ta_wgpu.Quantizer()")
-
-
 def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
     """Raises InputError unless arguments have the dtypes and sizes with which a program was exported. A dynamic batch
     must have the same size in all of them. Numbers must have the same value."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
 
 from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
-from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+
+if TYPE_CHECKING:
+    from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 
 
-def edited(model: GraphModule, quantizer: Quantizer) -> GraphModule:
+def edited(model: GraphModule, quantizer: Quantizer | TorchaoQuantizer) -> GraphModule:
     """A model as a quantizer transforms it before annotation. Rows that are masked as a whole give zeros."""
     found: GraphModule = quantizer.transform_for_annotation(Unrun(model, model.graph))
     give_zeros(found)

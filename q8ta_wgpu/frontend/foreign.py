@@ -18,9 +18,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen, PythonCode
 
 from q8ta_wgpu.frontend.calibrate import faults
-from q8ta_wgpu.frontend.calibrate.observer import observer_of
+from q8ta_wgpu.frontend.calibrate.observer import observer_of, share_states, store_finely
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
-from q8ta_wgpu.frontend.calibrate.state_precision import share_states, store_finely
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.modes import OwnNumbers
 from q8ta_wgpu.frontend.export.sized import Sized

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.export import ExportedProgram
@@ -20,8 +20,7 @@ from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import Attributes, changed_buffers
 from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.equalize import enough, equalize, taken
-from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
-from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer, check_quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.compile import compile
 from q8ta_wgpu.frontend.edit import edited
@@ -33,7 +32,6 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
-from q8ta_wgpu.frontend.foreign import Foreign
 from q8ta_wgpu.frontend.importer.importer import check_pieces
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
 from q8ta_wgpu.frontend.on_graph import OnGraph
@@ -45,6 +43,10 @@ from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
 
+if TYPE_CHECKING:
+    from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
+    from q8ta_wgpu.frontend.foreign import Foreign
+
 _STEPS = 4
 """Steps of the progress bar besides calibration items: export, fold, find what is stored, convert."""
 
@@ -54,7 +56,7 @@ def quantize(
     module: torch.nn.Module,
     example_inputs: Sequence[torch.Tensor],
     calibration: Iterable[torch.Tensor | Sequence[torch.Tensor]],
-    quantizer: TorchaoQuantizer | None = None,
+    quantizer: Quantizer | TorchaoQuantizer | None = None,
     progress: bool = True,
     dynamic_batch: bool = False,
     unsupported: str = "error",
@@ -82,7 +84,7 @@ def quantize(
     module: Any,
     example_inputs: Any = None,
     calibration: Iterable[Any] = (),
-    quantizer: TorchaoQuantizer | None = None,
+    quantizer: Quantizer | TorchaoQuantizer | None = None,
     progress: bool = True,
     dynamic_batch: bool = False,
     unsupported: str = "error",
@@ -103,7 +105,7 @@ def quantize(
         calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes, or
             of any sizes that `dynamic_shapes` allows, or of any batch with `dynamic_batch`. It is iterated once. The
             first 128 items are held in memory (up to half a gigabyte), later ones one at a time.
-        quantizer: any torchao PT2E quantizer; by default `Quantizer()`.
+        quantizer: ours, or any torchao PT2E quantizer; by default `Quantizer()`.
         dynamic_batch: whether the first dimension of every input is a batch of any size. A session then accepts the
             size that arrives.
         progress: whether to show a progress bar, from export to quantized weights, on stderr if that is a terminal.
@@ -142,7 +144,7 @@ def quantize(
     if of_file:
         raise InputError(f"{next(iter(of_file))} is for ONNX files: a module takes a quantizer and dynamic_shapes")
     checks.check_module(module)
-    checks.check_quantizer(quantizer, TorchaoQuantizer)
+    check_quantizer(quantizer)
     check_switch("progress", progress)
     check_switch("dynamic_batch", dynamic_batch)
     whole = checks.is_whole(unsupported)
@@ -167,7 +169,7 @@ class _Asked:
     module: torch.nn.Module
     example: checks.Tensors
     items: Iterable[Any]
-    quantizer: TorchaoQuantizer
+    quantizer: Quantizer | TorchaoQuantizer
     any_batch: bool
     whole: bool
 
@@ -211,7 +213,7 @@ def _quantized(
         buffers = states.buffers if states else {}
         edit, total = functools.partial(_edit, asked.quantizer, follows, held), max(count, len(held))
         way = (
-            Foreign(graph, asked.quantizer, buffers, edit)
+            _by_torchao(graph, asked, buffers, edit)
             if asked.own is None
             else OnGraph(graph, asked.own, buffers, edit, total)
         )
@@ -241,8 +243,15 @@ def _quantized(
     return int8, faults.ZEROS if zeros else lost
 
 
+def _by_torchao(graph: GraphModule, asked: _Asked, *options: Any) -> Foreign:
+    """The way of other quantizers and of training."""
+    from q8ta_wgpu.frontend.foreign import Foreign
+
+    return Foreign(graph, asked.quantizer, *options)
+
+
 def _edit(
-    quantizer: TorchaoQuantizer,
+    quantizer: Quantizer | TorchaoQuantizer,
     follows: Callable[[GraphModule], None] | None,
     held: Sequence[checks.Tensors],
     graph: GraphModule,
@@ -288,7 +297,11 @@ class _Following:
     sizes."""
 
     def __init__(
-        self, source: Traceable, quantizer: TorchaoQuantizer, sizes: Dimensions, held: Sequence[checks.Tensors]
+        self,
+        source: Traceable,
+        quantizer: Quantizer | TorchaoQuantizer,
+        sizes: Dimensions,
+        held: Sequence[checks.Tensors],
     ) -> None:
         self.sizes, self._source, self._quantizer, self._held = sizes, source, quantizer, held
         self.computes_with_sizes = False

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.ao.quantization.fx._decomposed
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.export.editor import new_constant, set_constants
@@ -24,6 +25,7 @@ from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, QParams
 from q8ta_wgpu.quantization.float_program import FloatProgram
 
 _qdq = torch.ops.quantized_decomposed
+"""Operators that torch registers where the module _decomposed is imported."""
 
 
 def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph, given: Collection[str] = ()) -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate.annotations import Annotations
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
@@ -150,16 +151,19 @@ def test_a_convolution_that_is_seen_as_matrices() -> None:
 class Affine(Quantizer):
     """Our quantizer, but that slices of a sum have a zero point each."""
 
-    def __init__(self) -> None:
-        super().__init__(precision="int8")
-        given = self._activation
-        self._activation = lambda kind: given(storage.INT8 if kind == storage.SLICE else kind)
+    def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """Writes annotations."""
+        annotations = Annotations(model)
+        given = annotations.activation
+        annotations.activation = lambda kind: given(storage.INT8 if kind == storage.SLICE else kind)
+        annotations.write()
+        return model
 
 
 def test_an_attention_reads_parts_of_other_zero_points() -> None:
     """Other quantizers give each part one; what reads all of them in place knows one zero point for a tensor."""
     torch.manual_seed(0)
-    affine = Affine()
+    affine = Affine(precision="int8")
     module = Plain(
         lambda s, x: s.out(stacked(s.qkv(x)).transpose(1, 2).flatten(2)),
         qkv=joint(48, offset=1.0),

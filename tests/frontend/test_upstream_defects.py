@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.calibrate.annotations import Annotations
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.runtime.device import Device
@@ -79,17 +80,20 @@ def test_e_depthwise_with_multiplier(vulkan: Device) -> None:
 class PerTensorWeights(Quantizer):
     """Our quantizer with one scale for a whole weight."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """Writes annotations."""
         from torchao.quantization.pt2e import MinMaxObserver
 
-        self._weight = QuantizationSpec(
+        annotations = Annotations(model)
+        annotations.weight = QuantizationSpec(
             dtype=torch.int8,
             quant_min=-127,
             quant_max=127,
             qscheme=torch.per_tensor_symmetric,
             observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=2.0**-30),
         )
+        annotations.write()
+        return model
 
 
 def test_f_per_tensor_weights(vulkan: Device) -> None:
@@ -130,8 +134,8 @@ def test_k_shared_weight(vulkan: Device) -> None:
 class NarrowRange(Quantizer):
     """Our quantizer with activations in [-100, 90] and weights in [-8, 7]."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """Writes annotations."""
         from torchao.quantization.pt2e import HistogramObserver
 
         spec = QuantizationSpec(
@@ -141,8 +145,11 @@ class NarrowRange(Quantizer):
             qscheme=torch.per_tensor_affine,
             observer_or_fake_quant_ctr=HistogramObserver.with_args(eps=2.0**-30),
         )
-        self._activation = lambda storage: spec
-        self._weight = replace(self._weight, quant_min=-8, quant_max=7)
+        annotations = Annotations(model)
+        annotations.activation = lambda storage: spec
+        annotations.weight = replace(annotations.weight, quant_min=-8, quant_max=7)
+        annotations.write()
+        return model
 
 
 def test_l_narrow_ranges(vulkan: Device) -> None:

@@ -55,7 +55,7 @@ def test_tiles_equal_the_whole(name: str, size: tuple[int, int], vulkan: Device)
 
 def max_pooled(structure: Any) -> q8.Model:
     """int8 in, int8 out."""
-    q8.Quantizer()  # loads torchao, which registers the operators
+    q8.Quantizer()  # loads what registers the operators
     qd = torch.ops.quantized_decomposed
     q = (0.1, 3, -128, 127)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.pt2e import PerChannelMinMaxObserver, UniformQuantizationObserverBase
+from q8ta_wgpu.frontend.calibrate.state_precision import STATE, states_of
 from q8ta_wgpu.passes.plan.storage import INT8, Storage
 from q8ta_wgpu.quantization.ranges import Range, scales_of_weights
 
@@ -82,3 +83,31 @@ class PerChannelWeightObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
         scale, zero = super().calculate_qparams()
         largest = torch.maximum(-self.min_val, self.max_val).double().numpy()
         return torch.from_numpy(scales_of_weights(largest, self.quant_max)).reshape(scale.shape), zero
+
+
+def share_states(observed: GraphModule) -> None:
+    """Lets one observer watch the old and the new value of a state if both have the same width, so that both are stored
+    at one scale."""
+    for state, result in states_of(observed):
+        written = observer_of(observed, result)
+        for user in list(state.users):
+            read = observer_of(observed, user)
+            if read is None or written is None or read is written or read.quant_max != written.quant_max:
+                continue
+            for call in observed.graph.find_nodes(op="call_module"):
+                if observer_of(observed, call) is read:
+                    setattr(observed, str(call.target), written)
+
+
+def store_finely(observed: GraphModule) -> None:
+    """Stores a state in 16 bits if the next call reads it in 16 bits."""
+    output = observed.graph.output_node()
+    results: Any = output.args[0]
+    found = list(results)
+    for read, written in states_of(observed):
+        reading = [observer_of(observed, user) for user in read.users]
+        for value in written.all_input_nodes if observer_of(observed, written) is not None else ():
+            observer = observer_of(observed, value)
+            if observer is not None and observer in reading:
+                found[read.meta[STATE]] = value
+    output.args = (tuple(found),)

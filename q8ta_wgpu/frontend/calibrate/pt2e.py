@@ -1,5 +1,6 @@
 """The names of torchao's PT2E that are used, imported without torchao's own messages: about kernels that were built for
-another torch or for CUDA, and about how it registers classes.
+another torch or for CUDA, and about how it registers classes. `quantize` imports this for other quantizers and for
+training alone: it takes a second and a half.
 
 PyTorch for CUDA brings triton, which torchao imports. If adapters were listed before, Mesa's OpenGL has loaded its LLVM
 so that every later library finds it first. triton, which has another LLVM inside, would then end the process.

@@ -1,57 +1,31 @@
-"""A torchao PT2E quantizer that annotates from the operator table."""
+"""Our quantizer: what is asked for, and the edits of a float graph before it is read. It is a PT2E quantizer, too."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
-from q8ta_wgpu.frontend.calibrate import scheme
-from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
-from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
 from q8ta_wgpu.frontend.calibrate.spelled import name_operators
-from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, widen_states
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.linears import name_linears
-from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent, first_states, weights_of
+from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent
 from q8ta_wgpu.frontend.export.remove_no_ops import remove_identities
 from q8ta_wgpu.frontend.export.sdpa import expand_attention
-from q8ta_wgpu.frontend.importer.importer import Imported, import_float
-from q8ta_wgpu.frontend.nodes import (
-    constant,
-    is_constant,
-    is_float,
-    kind,
-    module_paths,
-    named_arguments,
-    output_axis,
-    why_in_float,
-)
+from q8ta_wgpu.frontend.nodes import module_paths
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.arithmetic import GROUPS
-from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
-from q8ta_wgpu.passes.plan.rounding import rounding_of
-from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
-
-_SHORTEST_ROW = 16
-"""The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
-also has a scale."""
 
 _SKIPPED = "Quantizer(skip=...) names its module"
 """Why calls of modules that are skipped stay in float32."""
 
 
-def _is_matrix(node: Node) -> bool:
-    return is_constant(node) and node.meta["val"].dim() == 2
-
-
-class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
-    """A torchao quantizer for static int8 in everything that the operator table has in int8.
+class Quantizer:
+    """A quantizer for static int8 in everything that the operator table has in int8.
 
     Examples:
         >>> quantizer = q8.Quantizer(skip=["layers.2"])    # the module at path "layers.2" stays in float32
@@ -62,6 +36,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
     norm, addend, activation and clamps after it. A weighted sum that nothing reads in int8 is not rounded. Operators
     that only move bytes share one scale and zero point between inputs and output, except slices of a weighted sum,
     which have their own, and what is joined only for an output, or to be taken apart again.
+
+    torchao's `prepare_pt2e` and `prepare_qat_pt2e` take it as they take a `Quantizer` of their own. `quantize` needs no
+    torchao for it.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
@@ -99,7 +76,6 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         group: int | None = None,
         activations: str = "static",
     ) -> None:
-        super().__init__()
         for name, value, known in (
             ("residual", residual, ("int16", "int8")),
             ("precision", precision, ("auto", "int8", "int16")),
@@ -133,10 +109,9 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         self.dynamic = activations == "dynamic"
         self.streams = residual == "int16"
         self.skip = tuple(skip)
-        self._activation: Callable[[Storage], Any] = functools.cache(functools.partial(scheme.activation, qat))
-        self._weight = scheme.weight(qat, channels=0)
-        self._columns = scheme.weight(qat, channels=1)
         self.group = (group or min(GROUPS)) if weights == "int4" else 0
+        if "torchao.quantization.pt2e" in sys.modules:
+            _class_of_torchao()
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Replaces attention by two products and a softmax, recurrent layers by one call for each, products with a
@@ -154,29 +129,13 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Writes the annotation of every node whose operator is in the table. Raises InputError if `skip` names no
-        module."""
+        """Writes torchao's annotation of every node whose operator is in the table. Raises InputError if `skip` names
+        no module."""
+        from q8ta_wgpu.frontend.calibrate.annotations import Annotations
+
         self.keep_skipped(model)
-        keep_sums(model)
-        imported, written = import_float(model), {node for _, node in states_of(model)}
-        plan = rounding_of(
-            imported.graph,
-            {name for name, node in imported.values.items() if is_float(node) and not is_constant(node)},
-            imported.calls,
-            {n.name: int8 for n in model.graph.nodes if isinstance(int8 := kind(n), Moves | Monotonic)},
-            {node.name for node in first_states(model.graph)},
-            streams=self.streams,
-            kept={name for name, node in imported.values.items() if node in written},
-        )
-        widen_states(model, imported, plan)
-        self._write(plan, imported, {node.name: node for node in model.graph.nodes})
-        for node in model.graph.nodes:
-            if isinstance(kind(node), Recurrent) and not why_in_float(node):
-                self._recurrent(node)
-            elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
-                self._weight_of(node)
-            elif node.target is torch.ops.aten.embedding.default and not why_in_float(node):
-                self._table_of(node, model)
+        _class_of_torchao()
+        Annotations(model, self.qat, self.streams, self.group).write()
         return model
 
     def keep_skipped(self, model: GraphModule) -> None:
@@ -188,72 +147,34 @@ class Quantizer(TorchaoQuantizer):  # type: ignore[misc]
             for node in skipped:
                 note(node, IN_FLOAT, _SKIPPED)
 
-    def _write(self, plan: Rounding, imported: Imported, nodes: Mapping[str, Node]) -> None:
-        """Writes torchao's annotations of activations from a plan."""
-        for call, reason in plan.in_float.items():
-            note(nodes[call], IN_FLOAT, reason)
-        for (call, name), storage in plan.reads.items():
-            if (source := imported.values.get(name)) is not None and is_float(source):
-                self._annotation(nodes[call]).input_qspec_map[source] = self._spec(storage, nodes)
-        for name, storage in plan.gives.items():
-            self._annotation(imported.values[name]).output_qspec = self._spec(storage, nodes)
-
     def validate(self, model: GraphModule) -> None:
         """Checks nothing: nodes without annotation stay in float and are reported by `compile`."""
+
+    def prepare_obs_or_fq_callback(self, model: GraphModule, observers: Any) -> None:
+        """Leaves the observers as they are."""
 
     def _why_skipped(self, node: Node) -> str:
         return _SKIPPED if any(_comes_from(node, path) for path in self.skip) else ""
 
-    def _annotation(self, node: Node) -> Any:
-        return node.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))
 
-    def _spec(self, storage: Storage, nodes: Mapping[str, Node]) -> Any:
-        """torchao's spec of a storage."""
-        if isinstance(storage, Shared):
-            call = nodes[storage.call]
-            return SharedQuantizationSpec((next(iter(call.meta[ANNOTATION].input_qspec_map)), call))
-        return self._activation(storage)
+def check_quantizer(quantizer: Any) -> None:
+    """Raises InputError unless a quantizer is None, ours or one of torchao's for PT2E."""
+    if (
+        quantizer is not None
+        and not isinstance(quantizer, Quantizer)
+        and not isinstance(quantizer, _class_of_torchao())
+    ):
+        found = f"the class {quantizer.__name__}" if isinstance(quantizer, type) else shown(quantizer)
+        raise InputError(f"quantizer must be a PT2E quantizer of torchao, found {found}: write q8ta_wgpu.Quantizer()")
 
-    def _weight_of(self, node: Node) -> None:
-        """Annotates the weight of a sum by its outputs: rows, or columns of a transposed convolution and a product."""
-        read: dict[Node, Any] = node.meta[ANNOTATION].input_qspec_map
-        arguments = named_arguments(node)
-        weight = arguments.get("weight")
-        if isinstance(weight, Node) and is_constant(weight):
-            read[weight] = self._of_weight(weight, output_axis(node))
-            return
-        x = arguments.get("mat1", arguments.get("self"))
-        matrix = arguments.get("mat2", arguments.get("other"))
-        for operand, channels in ((matrix, 1), (x, 0)):
-            if isinstance(operand, Node) and _is_matrix(operand) and operand not in read:
-                read[operand] = self._of_weight(operand, channels)
-                return
 
-    def _table_of(self, node: Node, model: GraphModule) -> None:
-        """Annotates a learned table: each row has a scale, unless rows are short. A computed table, of sines for
-        example, is a buffer and is not rounded."""
-        table = node.args[0]
-        assert isinstance(table, Node)
-        learned = is_constant(table) and isinstance(constant(model, table), torch.nn.Parameter)
-        if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
-            whole = self.group and not table.meta["val"].shape[1] % self.group
-            self._annotation(node).input_qspec_map[table] = self._of_weight(table, 0) if whole else self._weight
+def _class_of_torchao() -> type:
+    """torchao's class of PT2E quantizers. Ours becomes a virtual subclass of it: it has the same methods."""
+    from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as Found
 
-    def _of_weight(self, weight: Node, channels: int) -> Any:
-        """The spec of a weight whose outputs are along `channels`."""
-        if self.group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self.group:
-            return scheme.groups(self.group, channels)
-        return self._columns if channels else self._weight
-
-    def _recurrent(self, node: Node) -> None:
-        """Annotates the input, the weights and the hidden states of all steps. Other states stay in float32."""
-        x = node.args[0]
-        assert isinstance(x, Node)
-        specs = {x: self._activation(INT8), **dict.fromkeys(filter(is_constant, weights_of(node)), self._weight)}
-        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
-        for result in node.users:
-            spec = self._activation(INT8) if result.args[1] == 0 else None
-            result.meta[ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
+    found: type = Found
+    Found.register(Quantizer)
+    return found
 
 
 def _comes_from(node: Node, path: str) -> bool:

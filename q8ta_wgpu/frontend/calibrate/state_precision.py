@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.observer import observer_of
 from q8ta_wgpu.frontend.importer.importer import Imported
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_float, kind, multiplies
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Normalization, Rowwise
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
 
-_STATE = "q8ta_state"
+STATE = "q8ta_state"
 """A key in the meta of a state's input: the index of its result, counted from the end, so that it is negative."""
 
 _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
@@ -41,14 +40,14 @@ def mark_states(graph: GraphModule, count: int) -> None:
             node.replace_all_uses_with(source)
             graph.graph.erase_node(node)
     for place, node in enumerate(graph.graph.find_nodes(op="placeholder")[-count:]):
-        node.meta[_STATE] = place - count
+        node.meta[STATE] = place - count
 
 
 def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
     """For each state the input that is its old value and the result that is its new one."""
     results: Any = graph.graph.output_node().args[0]
-    reads = [node for node in graph.graph.find_nodes(op="placeholder") if _STATE in node.meta]
-    return [(node, results[node.meta[_STATE]]) for node in reads]
+    reads = [node for node in graph.graph.find_nodes(op="placeholder") if STATE in node.meta]
+    return [(node, results[node.meta[STATE]]) for node in reads]
 
 
 def keep_sums(graph: GraphModule) -> None:
@@ -128,31 +127,3 @@ def _is_carried(written: Node, read: Node) -> bool:
         met |= new
         waiting += new
     return (read, True) in met
-
-
-def share_states(observed: GraphModule) -> None:
-    """Lets one observer watch the old and the new value of a state if both have the same width, so that both are stored
-    at one scale."""
-    for state, result in states_of(observed):
-        written = observer_of(observed, result)
-        for user in list(state.users):
-            read = observer_of(observed, user)
-            if read is None or written is None or read is written or read.quant_max != written.quant_max:
-                continue
-            for call in observed.graph.find_nodes(op="call_module"):
-                if observer_of(observed, call) is read:
-                    setattr(observed, str(call.target), written)
-
-
-def store_finely(observed: GraphModule) -> None:
-    """Stores a state in 16 bits if the next call reads it in 16 bits."""
-    output = observed.graph.output_node()
-    results: Any = output.args[0]
-    found = list(results)
-    for read, written in states_of(observed):
-        reading = [observer_of(observed, user) for user in read.users]
-        for value in written.all_input_nodes if observer_of(observed, written) is not None else ():
-            observer = observer_of(observed, value)
-            if observer is not None and observer in reading:
-                found[read.meta[_STATE]] = value
-    output.args = (tuple(found),)

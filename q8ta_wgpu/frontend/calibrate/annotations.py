@@ -1,0 +1,144 @@
+"""What our quantizer rounds, as torchao's annotations: for training, and for programs that torchao's own functions
+prepare."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.calibrate import scheme
+from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
+from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, widen_states
+from q8ta_wgpu.frontend.export.recurrent_layers import first_states, weights_of
+from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.nodes import (
+    constant,
+    is_constant,
+    is_float,
+    kind,
+    named_arguments,
+    output_axis,
+    why_in_float,
+)
+from q8ta_wgpu.frontend.notes import IN_FLOAT, note
+from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
+from q8ta_wgpu.passes.plan.rounding import rounding_of
+from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
+
+_SHORTEST_ROW = 16
+"""The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
+also has a scale."""
+
+
+def _is_matrix(node: Node) -> bool:
+    return is_constant(node) and node.meta["val"].dim() == 2
+
+
+class Annotations:
+    """The annotations of a graph.
+
+    Args:
+        model: the graph.
+        qat: for training.
+        streams: whether residual streams are stored in 16 bits.
+        group: inputs that share a factor, for weights in 4 bits; 0 for weights in 8 bits.
+
+    Attributes:
+        activation: torchao's spec of each storage.
+        weight, columns: the specs of weights whose outputs come first, and second.
+    """
+
+    def __init__(self, model: GraphModule, qat: bool = False, streams: bool = True, group: int = 0) -> None:
+        self._model, self._streams, self._group = model, streams, group
+        self.activation: Callable[[Storage], Any] = functools.cache(functools.partial(scheme.activation, qat))
+        self.weight, self.columns = (scheme.weight(qat, channels) for channels in (0, 1))
+        self._nodes = {node.name: node for node in model.graph.nodes}
+
+    def write(self) -> None:
+        """Writes them."""
+        model = self._model
+        keep_sums(model)
+        imported, written = import_float(model), {node for _, node in states_of(model)}
+        plan = rounding_of(
+            imported.graph,
+            {name for name, node in imported.values.items() if is_float(node) and not is_constant(node)},
+            imported.calls,
+            {n.name: int8 for n in model.graph.nodes if isinstance(int8 := kind(n), Moves | Monotonic)},
+            {node.name for node in first_states(model.graph)},
+            streams=self._streams,
+            kept={name for name, node in imported.values.items() if node in written},
+        )
+        widen_states(model, imported, plan)
+        self._activations(plan, imported.values)
+        for node in model.graph.nodes:
+            if isinstance(kind(node), Recurrent) and not why_in_float(node):
+                self._recurrent(node)
+            elif isinstance(kind(node), WeightedSum) and ANNOTATION in node.meta:
+                self._weight_of(node)
+            elif node.target is torch.ops.aten.embedding.default and not why_in_float(node):
+                self._table_of(node)
+
+    def _activations(self, plan: Rounding, values: Mapping[str, Node]) -> None:
+        """Writes those of activations from a plan."""
+        for call, reason in plan.in_float.items():
+            note(self._nodes[call], IN_FLOAT, reason)
+        for (call, name), storage in plan.reads.items():
+            if (source := values.get(name)) is not None and is_float(source):
+                self._annotation(self._nodes[call]).input_qspec_map[source] = self._spec(storage)
+        for name, storage in plan.gives.items():
+            self._annotation(values[name]).output_qspec = self._spec(storage)
+
+    def _annotation(self, node: Node) -> Any:
+        return node.meta.setdefault(ANNOTATION, QuantizationAnnotation(_annotated=True))
+
+    def _spec(self, storage: Storage) -> Any:
+        """torchao's spec of a storage."""
+        if isinstance(storage, Shared):
+            call = self._nodes[storage.call]
+            return SharedQuantizationSpec((next(iter(call.meta[ANNOTATION].input_qspec_map)), call))
+        return self.activation(storage)
+
+    def _weight_of(self, node: Node) -> None:
+        """Annotates the weight of a sum by its outputs: rows, or columns of a transposed convolution and a product."""
+        read: dict[Node, Any] = node.meta[ANNOTATION].input_qspec_map
+        arguments = named_arguments(node)
+        weight = arguments.get("weight")
+        if isinstance(weight, Node) and is_constant(weight):
+            read[weight] = self._of_weight(weight, output_axis(node))
+            return
+        x = arguments.get("mat1", arguments.get("self"))
+        matrix = arguments.get("mat2", arguments.get("other"))
+        for operand, channels in ((matrix, 1), (x, 0)):
+            if isinstance(operand, Node) and _is_matrix(operand) and operand not in read:
+                read[operand] = self._of_weight(operand, channels)
+                return
+
+    def _table_of(self, node: Node) -> None:
+        """Annotates a learned table: each row has a scale, unless rows are short. A computed table, of sines for
+        example, is a buffer and is not rounded."""
+        table = node.args[0]
+        assert isinstance(table, Node)
+        learned = is_constant(table) and isinstance(constant(self._model, table), torch.nn.Parameter)
+        if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
+            whole = self._group and not table.meta["val"].shape[1] % self._group
+            self._annotation(node).input_qspec_map[table] = self._of_weight(table, 0) if whole else self.weight
+
+    def _of_weight(self, weight: Node, channels: int) -> Any:
+        """The spec of a weight whose outputs are along `channels`."""
+        if self._group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self._group:
+            return scheme.groups(self._group, channels)
+        return self.columns if channels else self.weight
+
+    def _recurrent(self, node: Node) -> None:
+        """Annotates the input, the weights and the hidden states of all steps. Other states stay in float32."""
+        x = node.args[0]
+        assert isinstance(x, Node)
+        specs = {x: self.activation(INT8), **dict.fromkeys(filter(is_constant, weights_of(node)), self.weight)}
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
+        for result in node.users:
+            spec = self.activation(INT8) if result.args[1] == 0 else None
+            result.meta[ANNOTATION] = QuantizationAnnotation(output_qspec=spec, _annotated=True)
