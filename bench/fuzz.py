@@ -101,7 +101,7 @@ def corpus() -> list[bytes]:
 def _variants() -> Iterator[Graph]:
     """The small model with a dynamic batch, and with dynamic height and width; a model with a uint8 image."""
     batched, image = small_model().graph.copy(), graph_of(OPS["relu"], OPS["relu"].cases[0], True, False)
-    batched.values.set("x", any_batch=True)
+    batched.dynamic = Dynamic.of_batch({"x": batched.types["x"].shape[0]})
     yield batched
     sized, (*_, height, width) = small_model().graph.copy(), batched.types["x"].shape
     here = {"H": height, "W": width}

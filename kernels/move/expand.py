@@ -56,7 +56,7 @@ expand = move(
 def _expand_batch_shape(x: Shape, attrs: Attrs) -> Shape:
     if not x or x[0] != 1:
         raise GraphError(f"expand_batch of {x}: its first dimension must be 1")
-    return (attrs["size"], *x[1:])
+    return (int(attrs["size"]), *x[1:])
 
 
 expand_batch = move(

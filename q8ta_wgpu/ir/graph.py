@@ -274,8 +274,8 @@ class Graph:
 
     @property
     def batched(self) -> list[str]:
-        """The inputs whose first dimension is a batch of any size."""
-        return [name for name in self.inputs if self.values[name].any_batch]
+        """The inputs whose first dimension may have other sizes."""
+        return [name for name in self.inputs if (name, 0) in self.dynamic.inputs]
 
     def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
         """Adds a constant and returns its name. Its dtype is the array's, or `dtype` for an activation."""
@@ -315,14 +315,13 @@ class Graph:
         return found
 
     def described(self, name: str) -> str:
-        """Name, dtype and shape of an input or output for messages; `any` for a batch of any size."""
+        """Name, dtype and shape of an input or output for messages."""
         return f"{name} {self.values[name].given or self.types[name].dtype}[{self.sizes(name)}]"
 
     def sizes(self, name: str) -> str:
-        """The dimensions of a value for messages, such as `any, 3, 6` with a batch of any size, `1, T` by symbols."""
+        """The dimensions of a value for messages, such as `batch, 3, 6`."""
         shape = enumerate(self.types[name].shape)
-        sizes = [repr(self.dynamic.inputs.get((name, dim), size)) for dim, size in shape]
-        return ", ".join(["any", *sizes[1:]] if self.values[name].any_batch else sizes)
+        return ", ".join(repr(self.dynamic.inputs.get((name, dim), size)) for dim, size in shape)
 
     def __str__(self) -> str:
         given = {name: f" given as {said}" for name in self.arguments if (said := self.values[name].given)}

@@ -22,6 +22,12 @@ Point = Mapping[str, int]
 """A value for each symbol."""
 
 
+UNBOUNDED = 1 << 24
+"""The largest size of a dimension without a bound."""
+
+BATCH = "batch"
+"""The symbol of a batch of any size."""
+
 MOST = 3
 """Symbols of a program: it is read at two sizes of each, in all combinations."""
 
@@ -135,6 +141,12 @@ class Dynamic:
     symbols: dict[str, tuple[int, int]] = field(default_factory=dict)
     inputs: dict[tuple[str, int], Size] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
+
+    @staticmethod
+    def of_batch(sizes: Mapping[str, int]) -> Dynamic:
+        """A batch of any size: the first dimension of these inputs, each with its size now."""
+        inputs = {(name, 0): Size({(BATCH,): 1}, {BATCH: size}) for name, size in sizes.items()}
+        return Dynamic({BATCH: (1, UNBOUNDED)} if inputs else {}, inputs)
 
     def __bool__(self) -> bool:
         return bool(self.symbols)

@@ -16,7 +16,6 @@ class ValueInfo:
             -128) or `bool` (0 and 1).
         bounds: the smallest and the largest number that an int32 input may hold: rows of a table it is an index of, or
             numbers of which the network computes none that int32 does not hold.
-        any_batch: whether the first dimension of an input is a batch of any size.
         fixed: by dimension of an input, in which steps its size may change (0: not at all), and why: numbers of the
             graph were computed from it.
         in_float: why the operator that computes it stays in float32 whatever its operands are; empty if it need not.
@@ -25,7 +24,6 @@ class ValueInfo:
 
     given: str = ""
     bounds: tuple[int, int] | None = None
-    any_batch: bool = False
     fixed: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     in_float: str = ""
     unrounded: str = ""

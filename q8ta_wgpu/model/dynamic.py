@@ -200,7 +200,7 @@ def _input_size(data: Any, graph: Graph, ranges: Mapping[str, tuple[int, int]]) 
     where = "a size of an input"
     known(data, ("input", "dim", "size"), where)
     name, dim = name_of(get(data, "input", str, where)), get(data, "dim", int, where)
-    if name not in graph.inputs or name not in graph.types or not 0 <= dim < len(graph.types[name].shape):
+    if name not in graph.arguments or name not in graph.types or not 0 <= dim < len(graph.types[name].shape):
         raise GraphError(f"dimension {dim} of {name} must be one of an input")
     size = _size(get(data, "size", list, where), where, {symbol: low for symbol, (low, _) in ranges.items()})
     steps = [c for symbols, c in size.terms.items() if symbols]

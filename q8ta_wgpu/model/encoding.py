@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Buffer, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.size import Point
+from q8ta_wgpu.ir.size import BATCH, UNBOUNDED, Point
 from q8ta_wgpu.ir.value import ValueInfos
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.model.dynamic import plain_dynamic, plain_size, read_dynamic, read_size
@@ -54,7 +54,6 @@ def _document(graph: Graph, structure: Structure) -> dict[str, Any]:
         "version": VERSION,
         "inputs": graph.inputs,
         "outputs": graph.outputs,
-        "batched": sorted(graph.batched),
         "fixed": [
             {"input": name, "dim": dim, "step": step, "why": why}
             for name, known in values.items()
@@ -116,9 +115,22 @@ def _parse(text: str) -> Any:
     return json.loads(text, parse_constant=no_number, object_pairs_hook=unique)
 
 
+def _with_batch(data: Any) -> None:
+    """Says of a batch of any size what `plain_dynamic` says. Files that were written before it was a size like others
+    list the inputs whose first dimension it is."""
+    if "batched" in data and (names := names_of(data, "batched", "the file")):
+        batch = [[1, BATCH]]
+        sizes = [{"input": name, "dim": 0, "size": batch} for name in names]
+        data["dynamic"] = {"symbols": [{"symbol": BATCH, "low": 1, "high": UNBOUNDED}], "sizes": sizes, "tables": []}
+        for node in get(data, "nodes", list, "the file"):
+            if isinstance(node, dict) and node.get("op") == "expand_batch":
+                node["attrs"] = {"size": {"size": batch}}
+
+
 def _read(data: Any, constants: dict[str, Array]) -> tuple[Graph, Structure]:
     keys = ("version", "inputs", "outputs", "batched", "fixed", "structure", "dtypes", "notes", "in_float", "unrounded")
     known(data, (*keys, "decisions", "values", "nodes", "dynamic", "buffers", "whole"), "the file")
+    _with_batch(data)
     values, nodes = get(data, "values", dict, "the file"), get(data, "nodes", list, "the file")
     graph = Graph(
         inputs=names_of(data, "inputs", "the file"),
@@ -149,8 +161,6 @@ def _known(data: Any) -> ValueInfos:
             found.set(name, given=_GIVEN[t["dtype"]])
         if "bounds" in t:
             found.set(name, bounds=_bounds(name, t["bounds"]))
-    for name in names_of(data, "batched", "the file"):
-        found.set(name, any_batch=True)
     for entry in get(data, "fixed", list, "the file"):
         (name, dim), said = _fixed(entry)
         found.set(name, fixed={**found[name].fixed, dim: said})

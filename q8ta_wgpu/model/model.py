@@ -59,11 +59,8 @@ class Model:
         def listed(names: list[str]) -> str:
             return ", ".join(map(self.graph.described, names))
 
-        batch = next(
-            (f" at batch {t.shape[0]}" for name, t in self.inputs.items() if self.graph.values[name].any_batch), ""
-        )
         nodes = counted(len(self.graph.nodes), "node")
-        return f"Model({listed(self.graph.arguments)} -> {listed(self.graph.results)}{batch}; {nodes})"
+        return f"Model({listed(self.graph.arguments)} -> {listed(self.graph.results)}; {nodes})"
 
     @property
     def inputs(self) -> dict[str, Input]:
@@ -102,7 +99,7 @@ class Model:
         file.save(self.graph, self.structure, path_of(path, "save"))
 
     def rebatch(self, size: int) -> Model:
-        """The same model for another batch size: the first dimension of every batched input.
+        """The same model for another batch size: the first dimension of every input that has a batch of any size.
 
         Examples:
             >>> exported = q8.quantize(module, example_inputs, calibration=batches, dynamic_batch=True)

@@ -10,6 +10,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.size import BATCH
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.dynamic import at
 
@@ -32,9 +33,6 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
         if new != old and (not step or (new - old) % step):
             rule = f"be {old}" if not step else f"differ from {old} by a multiple of {step}"
             raise GraphError(f"dimension {axis} of input {name} must {rule}, found {new}: {why}{_way_out(graph)}")
-    batch = next((found.types[name].shape[0] for name in graph.inputs if graph.values[name].any_batch), None)
-    if batch is not None:
-        found.nodes = [replace(n, attrs={"size": batch}) if n.op == "expand_batch" else n for n in found.nodes]
     for node in found.nodes:
         try:
             shape, _ = OPS[node.op].check(tuple(found.types[name] for name in node.inputs), node.attrs)
@@ -54,7 +52,7 @@ def resized(graph: Graph, shapes: Sequence[Shape]) -> Graph:
 
 def _way_out(graph: Graph) -> str:
     """The part of a message that says how to get a model for other sizes; empty if the graph has dynamic sizes."""
-    if graph.dynamic:
+    if graph.dynamic.symbols.keys() - {BATCH}:
         return ""
     return (
         "; if the module itself takes such inputs, quantize it with example_inputs of that size, or for any size with "

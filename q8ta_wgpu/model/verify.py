@@ -72,8 +72,8 @@ def _verify_states(graph: Graph, where: str) -> None:
         types = [graph.types[name] for name in (state.read, state.written, state.initial)]
         if set(types) != {types[0]}:
             raise GraphError(f"state {state.name} is read as {types[0]}, written as {types[1]}, begins as {types[2]}")
-        if graph.values[state.read].any_batch or graph.values[state.read].given:
-            raise GraphError(f"state {state.name} is no argument, so it can have no batch and no other dtype{where}")
+        if graph.values[state.read].given:
+            raise GraphError(f"state {state.name} is no argument, so it can have no other dtype{where}")
 
 
 def _verify_ports(graph: Graph, defined: dict[str, None]) -> None:
@@ -104,8 +104,6 @@ def _verify_port(graph: Graph, name: str) -> None:
     integers = t is not None and t.dtype == INT32
     if (known.bounds or integers) and not (integers and LOWEST <= low <= 0 <= high <= -LOWEST - 1):
         raise GraphError(f"{name}: an int32 input, and no other value, has bounds within int32 that enclose 0")
-    if known.any_batch and (t is None or not t.shape):
-        raise GraphError(f"{name} has a batch of any size, so it must be an input with dimensions")
     for dim, (step, _) in known.fixed.items():
         if t is None or not 0 <= dim < len(t.shape) or not 0 <= step <= MAX_ELEMENTS:
             raise GraphError(f"dimension {dim} of {name} changes by multiples of {step}: it must be one of an input")

@@ -34,7 +34,6 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any], resizes
     """An array for each input of a graph, of its shape and the dtype that users give. Raises InputError for arguments
     that do not fit; of a wrong size it says what `resizes`."""
     found = {name: _checked(graph, name, value, resizes) for name, value in named(graph, args, kwargs).items()}
-    _check_batch(graph, found)
     if graph.dynamic and isinstance(why := graph.dynamic.point({n: x.shape for n, x in found.items()}), str):
         raise InputError(f"the model cannot take these inputs: {why}")
     return found
@@ -42,28 +41,22 @@ def arrays(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any], resizes
 
 def shapes_of(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Shape, ...] | None:
     """The shapes of the arguments, if another session is needed and possible for them: they differ from the graph's in
-    a batch size or dynamic sizes. None if they are the graph's, or the model cannot take them."""
-    if not graph.batched and not graph.dynamic:
+    dynamic sizes. None if they are the graph's, or the model cannot take them."""
+    if not graph.dynamic:
         return None
     arguments_by_name = named(graph, args, kwargs)
     shapes = {name: _shape(name, arguments_by_name[name]) for name in graph.arguments}
     if all(shape == graph.types[name].shape for name, shape in shapes.items()):
         return None
-    batches = {shapes[name][0] if shapes[name] else 0 for name in graph.batched}
     alike = all(_is_like(graph, name, shape) for name, shape in shapes.items())
-    fits = alike and len(batches) <= 1 and 0 not in batches and not isinstance(graph.dynamic.point(shapes), str)
-    return tuple(shapes.values()) if fits else None
+    return tuple(shapes.values()) if alike and not isinstance(graph.dynamic.point(shapes), str) else None
 
 
 def _is_like(graph: Graph, name: str, shape: Shape) -> bool:
     """Whether a shape differs from that of an input only in dynamic sizes."""
     wanted = graph.types[name].shape
     pairs = enumerate(zip(shape, wanted, strict=False))
-    return len(shape) == len(wanted) and all(a == b or _is_free(graph, name, dim) for dim, (a, b) in pairs)
-
-
-def _is_free(graph: Graph, name: str, dim: int) -> bool:
-    return (name, dim) in graph.dynamic.inputs or (dim == 0 and graph.values[name].any_batch)
+    return len(shape) == len(wanted) and all(a == b or (name, dim) in graph.dynamic.inputs for dim, (a, b) in pairs)
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -96,14 +89,6 @@ def named(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
     return {name: found[name] for name in names}
 
 
-def _check_batch(graph: Graph, found: Mapping[str, Array]) -> None:
-    """Raises InputError unless all batched inputs have the same batch size."""
-    sizes = {name: found[name].shape[0] for name in graph.batched}
-    if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"{size} of {name!r}" for name, size in sizes.items())
-        raise InputError(f"all inputs must have the same batch, found {listed}")
-
-
 def _checked(graph: Graph, name: str, value: Any, resizes: str) -> Array:
     t, wanted = graph.types[name], graph.array_dtype(name)
     array = as_array(name, value)
@@ -115,7 +100,7 @@ def _checked(graph: Graph, name: str, value: Any, resizes: str) -> Array:
         wanted_text = "int64 or another integer" if t.dtype == INT32 else wanted
         raise InputError(f"input {name!r} must be {wanted_text}, found {array.dtype}{hint}")
     if not array.size or not _is_like(graph, name, array.shape):
-        shape = f"({graph.sizes(name)})" if any(_is_free(graph, name, dim) for dim in range(len(t.shape))) else t.shape
+        shape = f"({graph.sizes(name)})" if name in {each for each, _ in graph.dynamic.inputs} else t.shape
         what = ("is empty, it " if array.size == 0 else "") + f"must have shape {shape}"
         raise InputError(f"input {name!r} {what}, found shape {array.shape}{_way_to(t.shape, array.shape, resizes)}")
     if integers and (bounds := graph.values[name].bounds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.session import by_shape
 from q8ta_wgpu.session.by_shape import ByShape
 from testbed import insides
+from testbed.modelfiles import forge
 from tests.quantizing import INT8, Plain, conv, data
 
 
@@ -133,7 +135,7 @@ def test_a_batch_that_cannot_be_made_is_tried_again() -> None:
 def test_what_is_no_batch_of_the_inputs(model: q8.Model) -> None:
     session = q8.Session(model, "reference")
     for shape in ((0, 3, 6, 7), (2, 3, 6, 8), (3, 6, 7), ()):
-        with pytest.raises(q8.InputError, match=r"must have shape \(any, 3, 6, 7\), found"):
+        with pytest.raises(q8.InputError, match=r"must have shape \(batch, 3, 6, 7\), found"):
             session(np.zeros(shape, np.float32))
     with pytest.raises(q8.InputError, match="cannot become an array of numbers"):
         session([[1.0], [1.0, 2.0]])
@@ -159,15 +161,15 @@ def test_inputs_that_share_a_batch() -> None:
     model = q8.compile(
         q8.quantize(Two().eval(), item, calibration=[item], quantizer=INT8, progress=False, dynamic_batch=True)
     )
-    assert repr(model).startswith("Model(x float32[any, 4], y float32[any, 5] -> ")
-    assert "float32[2, 3] at batch 2; " in repr(model)
+    assert repr(model).startswith("Model(x float32[batch, 4], y float32[batch, 5] -> ")
+    assert "float32[2, 3]; " in repr(model)
     session = q8.Session(model, "reference")
     assert session(data(3, 4), data(3, 5)).shape == (3, 3)
-    with pytest.raises(q8.InputError, match=r"'y' must have shape \(any, 5\), found shape \(3, 6\)"):
+    with pytest.raises(q8.InputError, match=r"'y' must have shape \(batch, 5\), found shape \(3, 6\)"):
         session(data(3, 4), data(3, 6))
-    with pytest.raises(q8.InputError, match="the same batch, found 2 of 'x', 3 of 'y'"):
+    with pytest.raises(q8.InputError, match="dimension 0 of input y is batch and batch is 2 elsewhere, found 3"):
         session(data(2, 4), data(3, 5))
-    with pytest.raises(q8.InputError, match="the same batch, found 2 of 'x', 3 of 'y'"):
+    with pytest.raises(q8.InputError, match="dimension 0 of input y is batch and batch is 2 elsewhere, found 3"):
         session.time(data(2, 4), data(3, 5))
 
 
@@ -194,13 +196,31 @@ class Tokens(nn.Module):
         return beside.view(16, n, 8)
 
 
-def test_tokens_and_windows_of_any_batch(vulkan: Device) -> None:
-    """All in int8; an image's result does not depend on those beside it."""
+def _as_before(model: q8.Model, folder: Path) -> q8.Model:
+    """A model from a file that lists the inputs with a batch, as they once were written."""
+
+    def edit(document: dict[str, Any]) -> None:
+        assert document.pop("dynamic")["symbols"][0]["symbol"] == "batch"
+        document["batched"] = document["inputs"]
+        for node in document["nodes"]:
+            node["attrs"] |= {"size": 3} if node["op"] == "expand_batch" else {}
+
+    model.save(folder / "net.q8ta")
+    (folder / "old.q8ta").write_bytes(forge((folder / "net.q8ta").read_bytes(), lambda document, _: edit(document)))
+    found, now = q8.load(folder / "old.q8ta"), q8.load(folder / "net.q8ta").graph
+    assert str(found.graph) == str(now) and found.graph.dynamic.inputs == now.dynamic.inputs
+    return found
+
+
+def test_tokens_and_windows_of_any_batch(vulkan: Device, tmp_path: Path) -> None:
+    """All in int8; an image's result does not depend on those beside it. From a file that lists the inputs with a
+    batch, too."""
     torch.manual_seed(0)
     x = data(3, 15, 8)
     exported = q8.quantize(Tokens().eval(), (x,), [x], quantizer=INT8, progress=False, dynamic_batch=True)
     model = q8.compile(exported)
     assert model.report().exact and "expand_batch" in model.report().int8
+    model = _as_before(model, tmp_path)
     reference = q8.Session(model, "reference")
     with q8.Session(model, vulkan) as session:
         for size in (1, 2, 3):

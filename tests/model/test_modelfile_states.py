@@ -27,7 +27,7 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda d: d["whole"].update(x="int64"), "buffer x is int64"),
         (lambda d: d["outputs"].reverse(), "is read as|positions"),
         (lambda d: d["inputs"].pop(), "nothing before it writes|is read as|neither input"),
-        (lambda d: d["batched"].append("a"), "no batch"),
+        (lambda d: d.update(batched=["a"]), "dimension 0 of a must be one of an input"),
         (lambda d: d.pop("whole"), "'whole' is missing"),
     ],
 )

@@ -16,6 +16,7 @@ import q8ta_wgpu as q8
 from q8ta_wgpu import errors
 from q8ta_wgpu.commands.export_web import write_check
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
+from q8ta_wgpu.ir.size import Dynamic
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
 from testbed.small import SHAPE, small_input, small_model
@@ -43,7 +44,7 @@ class Shapeless:
 
 def any_batch() -> q8.Session:
     model = small_model()
-    model.graph.values.set("x", any_batch=True)
+    model.graph.dynamic = Dynamic.of_batch({"x": model.inputs["x"].shape[0]})
     return q8.Session(model, "reference")
 
 

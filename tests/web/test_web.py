@@ -12,6 +12,7 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.ir.arithmetic import dequantize
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, INT32, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.size import Dynamic
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
@@ -188,7 +189,7 @@ def test_states_stay_in_the_page(kind: str, js: Any, folder: Path) -> None:
 
 def test_a_dynamic_batch_is_fixed_by_the_export(js: Any, folder: Path) -> None:
     graph = MODEL.graph.copy()
-    graph.values.set("x", any_batch=True)
+    graph.dynamic = Dynamic.of_batch({"x": graph.types["x"].shape[0]})
     model = Model(graph, MODEL.structure).rebatch(3)
     x = np.concatenate([small_input(1), small_input(2)[:1]])
     equal(outputs(js, folder, "three", model, {"x": x}), model, {"x": x})

@@ -15,10 +15,7 @@ from torch.export.dynamic_shapes import _DerivedDim, _DimHint
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.frontend.notes import SIZES, noted
-from q8ta_wgpu.ir.size import MOST, Dynamic, Point, Size, Terms, solved, traced_points
-
-UNBOUNDED = 1 << 24
-"""The largest size of a dimension without a bound."""
+from q8ta_wgpu.ir.size import MOST, UNBOUNDED, Dynamic, Point, Size, Terms, solved, traced_points
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
-from q8ta_wgpu.frontend.export.dimensions import UNBOUNDED, Dimensions
+from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.plain import plain
@@ -26,7 +26,7 @@ from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import DTYPES, UINT8, Buffer, Graph
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Rowwise
-from q8ta_wgpu.ir.size import Dynamic, Point, Size, follows
+from q8ta_wgpu.ir.size import UNBOUNDED, Dynamic, Point, Size, follows
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.resize import resized
@@ -50,8 +50,8 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
     if (variance := next(filter(_divides_by_count, program.graph.nodes), None)) is not None:
         why = f"the variance at {source_of(variance) or variance.name} divides by the number of its elements less one"
         for name in graph.inputs:
-            known, dims = graph.values[name], len(graph.types[name].shape)
-            graph.values.set(name, fixed=dict.fromkeys(range(known.any_batch, dims), (0, why)) | dict(known.fixed))
+            stays = range((name, 0) in graph.dynamic.inputs, len(graph.types[name].shape))
+            graph.values.set(name, fixed=dict.fromkeys(stays, (0, why)) | dict(graph.values[name].fixed))
     return graph, structure
 
 

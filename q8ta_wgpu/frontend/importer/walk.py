@@ -45,6 +45,7 @@ from q8ta_wgpu.importing.builder import Builder, RefusedError
 from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
+from q8ta_wgpu.ir.size import Dynamic
 
 _INDICES = ("indices", "index")
 """Arguments that stay integers where an operator computes with floats."""
@@ -169,7 +170,8 @@ class Walk(Builder):
             self.graph.types[node.name] = TensorType(tuple(value.shape))
             return self.truth(node.name) if value.dtype == torch.bool else node.name
         if value.dim() and not isinstance(value.shape[0], int):
-            self.graph.values.set(node.name, any_batch=True)
+            sizes = {name: self.graph.types[name].shape[0] for name in self.graph.batched}
+            self.graph.dynamic = Dynamic.of_batch({**sizes, node.name: integer(value.shape[0])})
         self.graph.types[node.name] = self._type_of_input(node, value, q)
         if value.dtype != torch.bool:
             return node.name
@@ -265,7 +267,7 @@ class Walk(Builder):
         if repeated_for_the_batch(node) != [0] or not any(size.node.expr == n.node.expr for n in whole):
             raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
         single = self.aten("aten.expand.default", {"self": x, "size": [1, *map(integer, others)], "implicit": False})
-        return self.emit("expand_batch", (single,), {"size": integer(size)})
+        return self.emit("expand_batch", (single,), {"size": self.graph.dynamic.inputs[batched[0], 0]})
 
     def _converted(self, node: Node, args: Mapping[str, Any]) -> str:
         """Imports a conversion between float32, integers and bools, all of which are float32 numbers in a graph. uint8
