@@ -26,9 +26,6 @@ Trace = Callable[[tuple[torch.Tensor, ...]], GraphModule]
 InputDim = tuple[int, int]
 """A dimension of an input: number of the input, number of the dimension."""
 
-_FREE = (1, "")
-"""The result for a size that may be any other: it changes in steps of 1, and there is no reason against it."""
-
 
 def fixed_sizes(
     program: ExportedProgram,
@@ -41,8 +38,8 @@ def fixed_sizes(
     all.
 
     If the imported graph can be reshaped to other sizes, the module is traced with them, and must give that graph. All
-    sizes are changed at once, to odd ones and to ones with as many factors of 2, then sizes that are equal together,
-    then each alone. `dynamic` are dimensions that are known to have any size.
+    sizes are changed at once, to odd ones. Where that is wrong, those that are equal are changed together, to an odd
+    size and to the next one with as many factors of 2. `dynamic` are dimensions that are known to have any size.
     """
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
     first = import_piece(graph) if constants or any(map(_may_count, program.graph.nodes)) else None
@@ -54,28 +51,17 @@ def fixed_sizes(
         for dim in range(x.dim()):
             if (index, dim) not in dynamic:
                 alike.setdefault(x.shape[dim], []).append((index, dim))
-    sizes = [size for size, dims in alike.items() if network.resized(dict.fromkeys(dims, _odd(size)))]
-    grown, even = ({d: other(size) for size in sizes for d in alike[size]} for other in (_odd, _as_even))
-    free = grown if grown and network.is_right(grown) else {}
-    if grown and not free:
-        network.is_right(even)  # the tries below need not be traced where this shows their result
-    found: dict[InputDim, tuple[int, str]] = {}
-    for size, dims in alike.items():
-        together = dims[0] in free or network.step(size, dims, most=1) == _FREE
-        for input_dim in dims:
-            alone = network.step(size, [input_dim]) if len(dims) > 1 and not together else None
-            found[input_dim] = _FREE if together else alone or network.step(size, dims) or _FREE
-    return [(*dim, step, why) for dim, (step, why) in found.items() if why]
+    grown = {
+        d: _odd(size) for size, dims in alike.items() for d in dims if network.takes(dict.fromkeys(dims, _odd(size)))
+    }
+    if grown and network.takes(grown) and not network.wrong(grown)[0]:
+        alike = {size: dims for size, dims in alike.items() if dims[0] not in grown}
+    found = ((dims, *network.step(size, dims)) for size, dims in alike.items())
+    return [(*each, step, why) for dims, step, why in found if why for each in dims]
 
 
 def _odd(size: int) -> int:
     return 2 * size + 1
-
-
-def _as_even(size: int) -> int:
-    """The next size with as many factors of 2; an odd one becomes any odd one."""
-    factors = size & -size
-    return size + factors if factors > 1 else _odd(size)
 
 
 class _Network:
@@ -85,65 +71,49 @@ class _Network:
         self._first = first
         self._trace = trace
         self._example = example
-        self._seen: dict[frozenset[tuple[InputDim, int]], tuple[str, bool]] = {}
 
-    def resized(self, sizes: Mapping[InputDim, int]) -> Graph | None:
-        """The graph at other sizes; None if it cannot be reshaped to them."""
+    def takes(self, sizes: Mapping[InputDim, int]) -> bool:
+        """Whether the graph can be reshaped to other sizes."""
         try:
-            return resized(self._first, self._shapes(sizes))
+            resized(self._first, self._shapes(sizes))
         except GraphError:
-            return None
+            return False
+        return True
 
-    def is_right(self, sizes: Mapping[InputDim, int]) -> bool:
-        """Whether the graph at other sizes equals the one that is traced from the module with them."""
-        graph = self.resized(sizes)
-        return graph is not None and not self._wrong(graph, sizes)[0]
-
-    def step(self, size: int, dims: Sequence[InputDim], most: int = 3) -> tuple[int, str] | None:
-        """The step by which these dimensions may change (0 for none), and the reason against other sizes. At most
-        `most` sizes are tried. None if the graph cannot be reshaped to any of them."""
-        even = size & -size
-        tried, why = 0, ""
-        for other, step in {_odd(size): 1, size + even: even, 2 * size: size}.items():
+    def step(self, size: int, dims: Sequence[InputDim]) -> tuple[int, str]:
+        """The step by which these dimensions may change (0 for none), and the reason against other sizes; empty if
+        there is none, or the graph cannot be reshaped to any."""
+        even, found = size & -size, ""
+        for other, step in ((_odd(size), 1), (size + even, even)):
             sizes = dict.fromkeys(dims, other)
-            if tried == most or (graph := self.resized(sizes)) is None:
+            if not self.takes(sizes):
                 continue
-            tried += 1
-            wrong, is_number = self._wrong(graph, sizes)
+            wrong, is_number = self.wrong(sizes)
             if not wrong:
-                return (step, why) if why else _FREE
-            why = why or (wrong if is_number else f"with {other}, {wrong}")
+                return step, found
+            found = found or (wrong if is_number else f"with {other}, {wrong}")
             if is_number:  # the same at any size
                 break
-        return (0, why) if tried else None
+        return 0, found
+
+    def wrong(self, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
+        """The node of the module traced at these sizes that differs from the graph at them, empty if none, and whether
+        only numbers differ."""
+        shapes = self._shapes(sizes)
+        inputs = (x.new_zeros(shape) for x, shape in zip(self._example, shapes, strict=True))
+        try:
+            traced = import_piece(self._trace(tuple(inputs)))
+        except Q8taError as error:
+            return f"the module does not run ({printable(str(error))[:200]})", False
+        if not isinstance(traced, Graph):
+            return "the module has other operators", False
+        return _difference(resized(self._first, shapes), traced)
 
     def _shapes(self, sizes: Mapping[InputDim, int]) -> list[Shape]:
         return [
             tuple(sizes.get((index, dim), size) for dim, size in enumerate(x.shape))
             for index, x in enumerate(self._example)
         ]
-
-    def _wrong(self, graph: Graph, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
-        """The node of the module traced at these sizes that differs from a graph, empty if none, and whether only
-        numbers differ. Sizes are right if they were right beside others. They are wrong if they were wrong beside
-        others that are right."""
-        key = frozenset(sizes.items())
-        right = [seen for seen, (wrong, _) in self._seen.items() if not wrong]
-        if any(key <= seen for seen in right):
-            return "", False
-        for seen, found in self._seen.items():
-            if found[0] and key <= seen and any(seen - key <= other for other in (frozenset(), *right)):
-                return found
-        self._seen[key] = self._traced_wrong(graph, sizes)
-        return self._seen[key]
-
-    def _traced_wrong(self, graph: Graph, sizes: Mapping[InputDim, int]) -> tuple[str, bool]:
-        inputs = (x.new_zeros(shape) for x, shape in zip(self._example, self._shapes(sizes), strict=True))
-        try:
-            traced = import_piece(self._trace(tuple(inputs)))
-        except Q8taError as error:
-            return f"the module does not run ({printable(str(error))[:200]})", False
-        return _difference(graph, traced) if isinstance(traced, Graph) else ("the module has other operators", False)
 
 
 def _difference(first: Graph, second: Graph) -> tuple[str, bool]:

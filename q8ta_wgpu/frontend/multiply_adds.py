@@ -24,23 +24,17 @@ from q8ta_wgpu.ir.int8 import Product, WeightedSum
 def multiply_adds(call: Node) -> int:
     """The multiply-adds of a convolution, linear, recurrent layer, attention or product; 0 for other calls."""
     if is_recurrent(call):
-        return _rows(call) * sum(size_of(weight) for weight in _matrices(call))
-    return multiply_adds_of_input(call)
-
-
-def multiply_adds_of_input(call: Node) -> int:
-    """The multiply-adds with elements of the first operand. A recurrent layer also has those of its hidden states,
-    which are not counted."""
-    if is_recurrent(call):
-        return _rows(call) * sum(size_of(weight) for weight in _matrices(call)[::2])
+        return _rows(call) * sum(
+            _size(weight) for weight in named_arguments(call)["params"] if len(_shape(weight)) == 2
+        )
     if not isinstance(kind(call), WeightedSum | Product):
         return 0
     arguments = named_arguments(call)
     if "query" in arguments:
-        return 2 * size_of(arguments["query"]) * shape_of(arguments["key"])[-2]
+        return 2 * _size(arguments["query"]) * _shape(arguments["key"])[-2]
     if isinstance(weight := arguments.get("weight"), Node):
-        return size_of(arguments["input"] if is_transposed(call) else call) * math.prod(shape_of(weight)[1:])
-    return size_of(call) * shape_of(arguments.get("mat1", arguments["self"]))[-1]
+        return _size(arguments["input"] if is_transposed(call) else call) * math.prod(_shape(weight)[1:])
+    return _size(call) * _shape(arguments.get("mat1", arguments["self"]))[-1]
 
 
 def multiply_adds_of_any(call: Node) -> int:
@@ -58,15 +52,13 @@ def multiply_adds_of_any(call: Node) -> int:
     return integer(counter.get_total_flops()) // 2
 
 
-def size_of(node: Node) -> int:
+def _size(node: Node) -> int:
     """The number of elements in a call's result."""
-    return math.prod(shape_of(node))
+    return math.prod(_shape(node))
 
 
-def shape_of(node: Node) -> tuple[int, ...]:
-    """The shape of a call's result, or of the value that an observer reads; (1,) if it has none."""
-    while node.op == "call_module":
-        (node,) = node.all_input_nodes
+def _shape(node: Node) -> tuple[int, ...]:
+    """The shape of a call's result; (1,) if it has none."""
     value = node.meta.get("val")
     return tuple(map(integer, value.shape)) if isinstance(value, Tensor) and value.dim() else (1,)
 
@@ -74,9 +66,4 @@ def shape_of(node: Node) -> tuple[int, ...]:
 def _rows(layer: Node) -> int:
     """The rows in the input of a recurrent layer: one for each step of each sequence."""
     source = named_arguments(layer)["input" if "input" in named_arguments(layer) else "data"]
-    return size_of(source) // shape_of(source)[-1]
-
-
-def _matrices(layer: Node) -> list[Node]:
-    """The weights of a recurrent call, those of its input and of hidden states alternating."""
-    return [weight for weight in named_arguments(layer)["params"] if len(shape_of(weight)) == 2]
+    return _size(source) // _shape(source)[-1]
