@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from q8ta_wgpu.runtime import findings, transfer
+from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import cache, timer
+from testbed.sample import IN_THREE, is_in_turn
 from testbed.small import small_model
+
+Devices = tuple[Device | str, ...]
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +53,14 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(findings, "folder", lambda: empty)
         yield
+
+
+@pytest.fixture
+def devices(request: pytest.FixtureRequest) -> Devices:
+    """The reference, and in one of three tests a device as well. Kernels meet all their cases in tests/kernels."""
+    if not is_in_turn(request.node.nodeid, IN_THREE):
+        return ("reference",)
+    return ("reference", request.getfixturevalue("vulkan"))
 
 
 @pytest.fixture

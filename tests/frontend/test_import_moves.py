@@ -12,6 +12,7 @@ from q8ta_wgpu import Session
 from q8ta_wgpu.ir.graph import INT8X4, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
+from testbed.fixtures import Devices
 from tests.importing import Function, data, flat, imported
 
 
@@ -109,18 +110,18 @@ MOVES: dict[str, tuple[Function, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_moves(name: str) -> None:
+def test_moves(name: str, devices: Devices) -> None:
     """Operators that only move elements give torch's own bits, on the reference and on the GPU."""
     function, shape = MOVES[name]
     x = data(*shape)
     model = imported(function, x)
     expected = flat(function(x))
-    for device in ("reference", "llvmpipe"):
+    for device in devices:
         with Session(model, device) as session:
             found = flat(session(x))
         assert len(found) == len(expected)
         for f, e in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(f, e, err_msg=device)
+            np.testing.assert_array_equal(f, e, err_msg=str(device))
 
 
 @pytest.mark.parametrize(

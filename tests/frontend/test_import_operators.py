@@ -17,6 +17,8 @@ from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
+from q8ta_wgpu.runtime.device import Device
+from testbed.fixtures import Devices
 from tests.importing import Function, data, flat, imported
 
 UNARY: dict[str, Function] = {
@@ -83,16 +85,16 @@ UNARY: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_unary(name: str) -> None:
+def test_unary(name: str, devices: Devices) -> None:
     """Elementwise functions, at values where a careless formula overflows; on the reference and on the GPU."""
     x = data(2, 5, 3, 7)
     function = UNARY[name]
     model = imported(function, x)
     expected = flat(function(x))[0]
-    for device in ("reference", "llvmpipe"):
+    for device in devices:
         with Session(model, device) as session:
             found = flat(session(x))[0]
-        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6, err_msg=device)
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6, err_msg=str(device))
 
 
 CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -113,17 +115,17 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolution(name: str, decomposed: bool) -> None:
+def test_convolution(name: str, decomposed: bool, devices: Devices) -> None:
     """Every way of padding, whole and decomposed, on the reference and on the GPU."""
     module, shape = CONVOLUTIONS[name]
     x = data(*shape)
     program = torch.export.export(module.eval(), (x,))
     graph, structure = import_program(program.run_decompositions() if decomposed else program)
     model = Model(run_passes(graph), structure)
-    for device in ("reference", "llvmpipe"):
+    for device in devices:
         with Session(model, device) as session:
             found = flat(session(x))[0]
-        np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5, err_msg=device)
+        np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5, err_msg=str(device))
 
 
 TRANSPOSED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -145,7 +147,7 @@ TRANSPOSED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", TRANSPOSED)
-def test_conv_transpose(name: str, decomposed: bool) -> None:
+def test_conv_transpose(name: str, decomposed: bool, devices: Devices) -> None:
     """Transposed convolutions, whole and decomposed to aten.convolution, on the reference and on the GPU."""
     module, shape = TRANSPOSED[name]
     x = data(*shape)
@@ -163,10 +165,10 @@ def test_conv_transpose(name: str, decomposed: bool) -> None:
     moves = ("view", "permute", "pad", "index_select") if name == "3d" else ("view",)
     norms = ["batch_norm"] * any(isinstance(part, nn.BatchNorm2d) for part in module.modules())  # folded by quantize
     assert [n.op for n in model.graph.nodes if n.op not in moves] == ["conv_transpose2d", *norms]
-    for device in ("reference", "llvmpipe"):
+    for device in devices:
         with Session(model, device) as session:
             found = flat(session(x))[0]
-        np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5, err_msg=device)
+        np.testing.assert_allclose(found, flat(module(x))[0], rtol=2e-5, atol=2e-5, err_msg=str(device))
 
 
 SCALES = (1.0, 2.0, 3.0, 0.5, 1.5, 2.5, 1.3, 0.7, 1 / 3, 2.01, 1.99, 5 / 3)
@@ -198,10 +200,10 @@ def test_upsample_index_rule(mode: str, extent: int) -> None:
         ((2, 5, 7), {"size": 11}),
     ],
 )
-def test_upsample(shape: tuple[int, ...], option: dict[str, Any]) -> None:
+def test_upsample(shape: tuple[int, ...], option: dict[str, Any], vulkan: Device) -> None:
     """Nearest upsampling of images and sequences on the GPU."""
     x = data(*shape)
-    with Session(imported(lambda x: F.interpolate(x, **option), x), "llvmpipe") as session:
+    with Session(imported(lambda x: F.interpolate(x, **option), x), vulkan) as session:
         np.testing.assert_array_equal(flat(session(x))[0], F.interpolate(x, **option).numpy())
 
 
@@ -215,14 +217,14 @@ def test_upsample(shape: tuple[int, ...], option: dict[str, Any]) -> None:
         ((2, 5, 7), {"size": 11, "mode": "linear"}),
     ],
 )
-def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any]) -> None:
+def test_upsample_bilinear(shape: tuple[int, ...], option: dict[str, Any], devices: Devices) -> None:
     """Mixed rows and columns of images and sequences, on the reference and on the GPU."""
     x = data(*shape)
     model = imported(lambda x: F.interpolate(x, **option), x)
-    for device in ("reference", "llvmpipe"):
+    for device in devices:
         with Session(model, device) as session:
             expected = F.interpolate(x.double(), **option).numpy()
-            np.testing.assert_allclose(flat(session(x))[0], expected, rtol=2e-5, atol=2e-3, err_msg=device)
+            np.testing.assert_allclose(flat(session(x))[0], expected, rtol=2e-5, atol=2e-3, err_msg=str(device))
 
 
 def put(x: Tensor, places: Any, rows: Tensor) -> Tensor:
@@ -278,7 +280,7 @@ THREE, FIVE = torch.arange(3), torch.arange(5)
         lambda x, i: put(torch.arange(15).reshape(3, 5), (THREE, i), i),
     ],
 )
-def test_several_indices(function: Callable[[Tensor, Tensor], Tensor], whole: bool) -> None:
+def test_several_indices(function: Callable[[Tensor, Tensor], Tensor], whole: bool, devices: Devices) -> None:
     """Some of them computed, adjacent or not, beside the numbers of the rows; some count from the end."""
     x, given = data(3, 5, 7), torch.tensor([2, 0, 1])
 
@@ -286,21 +288,21 @@ def test_several_indices(function: Callable[[Tensor, Tensor], Tensor], whole: bo
         return function(x, i if whole else x[:, :3, 0].argmax(-1) + 0 * i)
 
     expected, model = call(x, given).numpy(), imported(call, x, given)
-    for device in ("reference", "llvmpipe"):
+    for device in devices:
         with Session(model, device) as session:
-            np.testing.assert_array_equal(flat(session(x, given))[0], expected, err_msg=device)
+            np.testing.assert_array_equal(flat(session(x, given))[0], expected, err_msg=str(device))
 
 
-def test_nothing_is_written_where_one_of_several_indices_lies_outside() -> None:
+def test_nothing_is_written_where_one_of_several_indices_lies_outside(vulkan: Device) -> None:
     """Computed ones are not checked before a call. Torch raises an error."""
     x, given = data(3, 5, 7), torch.tensor([2, 0, 1])
     model = imported(lambda x, i: put(x, (THREE, i // 1 * 2), torch.tensor(9.0)), x, given)
     expected = x.numpy().copy()
     expected[2, 4] = 9
-    for device in ("reference", "llvmpipe"):
+    for device in ("reference", vulkan):
         with Session(model, device) as session:
             found = flat(session(x, torch.tensor([3, -4, 2])))[0]
-        np.testing.assert_array_equal(found, expected, err_msg=device)
+        np.testing.assert_array_equal(found, expected, err_msg=str(device))
 
 
 @pytest.mark.parametrize(

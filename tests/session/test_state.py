@@ -228,9 +228,8 @@ def test_a_cancelled_or_interrupted_call_was_a_call(vulkan: Device, monkeypatch:
     assert session(x)["before"] == session.state["calls"] - 1 == 4
 
 
-def test_a_lost_device_takes_its_states_along() -> None:
-    native = engines.native()
-    own = native.request(next(a for a in native.adapters() if "llvmpipe" in a.info["device"]))
+def test_a_lost_device_takes_its_states_along(vulkan: Device) -> None:
+    own = vulkan.engine.request(vulkan.wgpu.adapter)
     session = Session(compiled("cell"), own)
     for x in calls("cell", 0, 2):
         session(*x)
@@ -240,7 +239,7 @@ def test_a_lost_device_takes_its_states_along() -> None:
         with pytest.raises(DeviceError, match="lost"):
             use()
     session.close()
-    again = Session(compiled("cell"), "vulkan")
+    again = Session(compiled("cell"), vulkan)
     again.state.update(kept)
     same([again(*x) for x in calls("cell", 2, 2)], later)
 
