@@ -15,6 +15,10 @@ export XDG_RUNTIME_DIR ?= /tmp
 # As many processes as cores. A process of the tests takes up to 3 GiB.
 PYTEST := $(RUN) -m pytest -n auto --maxprocesses 8
 
+# Mesa's software drivers compile in two thirds of the time where LLVM does not optimize. test_kernels.py holds the
+# arithmetic of every kernel with it, and `make test-all` everything.
+UNOPTIMIZED := GALLIVM_PERF=nopt
+
 # The backends of this machine, as in Q8TA_TEST_BACKENDS=metal
 comma := ,
 Q8TA_TEST_BACKENDS ?= vulkan,opengl,swiftshader
@@ -34,12 +38,13 @@ web: $(VENV)/ready
 # What needs neither torch nor a device, and ten operators on one: in two minutes
 quick: lint
 	@.ci/adapter $(RUN) vulkan
-	@$(VENV)/bin/mypy & types=$$!; Q8TA_TEST_QUICK=1 $(PYTEST) --dist worksteal; tests=$$?; wait $$types && exit $$tests
+	@$(VENV)/bin/mypy & types=$$!; Q8TA_TEST_QUICK=1 $(UNOPTIMIZED) $(PYTEST) --dist worksteal; tests=$$?; wait $$types && exit $$tests
 
 test: lint unit
 
 # Every kernel on every backend in all layouts, with every epilogue of each product: hours
 test-all: export Q8TA_TEST_EVERYTHING = 1
+test-all: UNOPTIMIZED :=
 test-all: lint unit
 
 check: lint
@@ -57,7 +62,7 @@ unit: $(VENV)/ready
 	@.ci/browser $(RUN) || [ -z "$$CI" ]
 	@$(VENV)/bin/mypy & types=$$!; \
 	  $(PYTEST) --durations 30 --dist worksteal tests/kernels/test_kernels.py; kernels=$$?; wait $$types && exit $$kernels
-	$(PYTEST) --durations 30 --dist loadfile --ignore tests/kernels/test_kernels.py
+	$(UNOPTIMIZED) $(PYTEST) --durations 30 --dist loadfile --ignore tests/kernels/test_kernels.py
 
 # The kernels alone, on the backends of this machine: make kernels Q8TA_TEST_BACKENDS=metal
 kernels: $(VENV)/ready

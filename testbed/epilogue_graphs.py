@@ -43,13 +43,17 @@ EPILOGUES = tuple(dict.fromkeys((*SIMPLE, *COMBINED, "requantize mul", "curve re
 
 
 IN_FOUR = 4
-"""Each case of a weighted sum meets one in so many of its operator's epilogues."""
+"""Each case of a weighted sum meets one in so many of SIMPLE."""
+
+IN_EIGHT = 8
+"""Each case of conv2d meets one in so many of the other epilogues, each of them two cases or three."""
 
 
 def epilogues_of(op: Op, index: int) -> list[str]:
     """The epilogues that a case meets. Stages know nothing of each other, nor of the product before them, so that only
     conv2d meets combinations of them."""
-    return in_turn(EPILOGUES if op.name == "conv2d" or EVERYTHING else SIMPLE, index, IN_FOUR)
+    combined = EPILOGUES[len(SIMPLE) :] if op.name == "conv2d" or EVERYTHING else ()
+    return in_turn(SIMPLE, index, IN_FOUR) + in_turn(combined, index, IN_EIGHT)
 
 
 def epilogue_graph(op: Op, case: Case, setting: Setting, after: str) -> tuple[Graph, dict[str, Array]]:

@@ -36,28 +36,33 @@ from testbed.op_graphs import (
     takes_integers,
     takes_steps,
 )
-from testbed.sample import EVERYTHING
+from testbed.sample import EVERYTHING, in_turn
 
 POISON = 0x8F7F80FF
 
 
 def graphs() -> Iterator[tuple[Graph, int, int]]:
-    """The fused graphs of every operator's cases: as it stands, in int8, and weighted sums with what follows them. With
-    each the index of its case, and of its epilogue from 1 on (0: none)."""
+    """`plain_graphs`, and weighted sums with what follows them. With each the index of its case, and of its epilogue
+    from 1 on (0: none)."""
+    yield from ((graph, index, 0) for graph, index in plain_graphs())
+    for op in OPS.values():
+        for index, case in enumerate(op.cases) if isinstance(op.int8, WeightedSum) else ():
+            for after in in_turn(EPILOGUES, index, 4):
+                yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, EPILOGUES.index(after) + 1
+
+
+def plain_graphs() -> Iterator[tuple[Graph, int]]:
+    """The fused graphs of every operator's cases, as it stands and in int8, with the index of the case."""
     for op in OPS.values():
         for index, case in enumerate(op.cases):
-            yield single_graph(op, case)[0], index, 0
+            yield single_graph(op, case)[0], index
             if takes_integers(op):
-                yield integer_graph(op, case)[0], index, 0
+                yield integer_graph(op, case)[0], index
             if takes_steps(op):
-                yield int8_only_graph(op, case)[0], index, 0
+                yield int8_only_graph(op, case)[0], index
             if FLOAT32 in op.operands[0].dtypes and op.int8:
-                yield int8_graph(op, case, SETTINGS[0])[0], index, 0
-            if isinstance(op.int8, WeightedSum):
-                for after in EPILOGUES[index % 2 :: 2]:
-                    yield epilogue_graph(op, case, SETTINGS[0], after)[0], index, EPILOGUES.index(after) + 1
-    for index, (_, graph, _) in enumerate(single_nodes()):
-        yield graph, index, 0
+                yield int8_graph(op, case, SETTINGS[0])[0], index
+    yield from ((graph, index) for index, (_, graph, _) in enumerate(single_nodes()))
 
 
 def stages_of(node: Node) -> str:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib.thresholds import (
+from q8ta_wgpu.kernels.product import speeds
+from q8ta_wgpu.kernels.product.thresholds import (
     EMULATED,
     MANY_GROUPS,
     PADDED,
@@ -25,7 +26,6 @@ from q8ta_wgpu.kernels.lib.thresholds import (
     PADDED_EXCHANGED,
     SOME_GROUPS,
 )
-from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"

@@ -51,7 +51,7 @@ def test_every_kernel_runs_a_case() -> None:
     moved = (*moved_graphs.graphs(BASELINE), moved_graphs.taken())
     others = (*test_image.graphs(), *test_chains.graphs(), *attention_graphs.fused_graphs(), *moved)
     reached = set[int]()
-    for graph, index in (*((g, i) for g, i, epilogue in harness.graphs() if not epilogue), *((g, 0) for g in others)):
+    for graph, index in (*harness.plain_graphs(), *((g, 0) for g in others)):
         if len(graph.nodes) != 1:
             continue
         reached |= {id(plan.steps[0].variant.kernel) for _, plan in harness.sampled_plans(graph, index)}
@@ -72,8 +72,8 @@ def test_sampled_backends_meet_every_family() -> None:
     """Of the kernels that Vulkan runs, OpenGL and SwiftShader run at least one with each WGSL file that has a main."""
     mains = {definition.file for definition in definitions()["main"]}
     whole, sampled = set[str](), set[str]()
-    for graph, index, epilogue in harness.graphs():
-        if epilogue or len(graph.nodes) != 1:
+    for graph, index in harness.plain_graphs():
+        if len(graph.nodes) != 1:
             continue
         for _, plan in harness.sampled_plans(graph, index, every=False):
             found = mains & {*plan.steps[0].variant.kernel.linked(plan.steps[0].call)[0]}

@@ -76,12 +76,12 @@ def steps() -> Iterator[tuple[Step, tuple[Target, ...]]]:
             step = plan.steps[0]
             kernel = step.variant.kernel
             turn, rest = divmod(OPS[step.node.op].kernels.index(kernel) + epilogue + index, EVERY)
-            targets = [target for target in TARGETS if kernel.runs(step.call, target)]
-            if epilogue:
-                targets = [TARGETS[turn % len(TARGETS)]] if rest == 0 else []
-            elif index:
+            wanted = TARGETS if not epilogue else (TARGETS[turn % len(TARGETS)],) if rest == 0 else ()
+            targets = [target for target in wanted if kernel.runs(step.call, target)]
+            if index and not epilogue:
                 targets = in_turn(targets, turn + rest, len(targets))
-            yield step, tuple(target for target in targets if kernel.runs(step.call, target))
+            if targets:
+                yield step, tuple(targets)
     for dtype, target in itertools.product((FLOAT32, INT8X4, INT16X4), TARGETS):
         for model in (states.written(dtype), *(states.turned(dtype, width=n) for n in (6, 8) if dtype != FLOAT32)):
             plan = sync_layouts(lower(model.graph, target), target)

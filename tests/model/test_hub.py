@@ -134,11 +134,12 @@ def test_an_onnx_file_comes_with_its_external_data(hub: Hub, tmp_path: Path) -> 
     hub.repos["owner/onnx"] = [{f"onnx/{file.name}": file.read_bytes() for file in (tmp_path / "made").iterdir()}]
     address = "hf://owner/onnx/onnx/net.onnx"
     assert "Conv" not in printed(hub, tmp_path, f"print(q8.from_onnx({address!r}, revision='main'))")
-    for arguments in (("show", address), ("import", address, "-o", "made.q8ta"), ("run", address)):
-        np.save(tmp_path / "x.npy", np.ones((1, 3, 4, 4), np.float32))
-        files = ("--input", "x.npy", "--output", "y.npy", "--device", "reference") if arguments[0] == "run" else ()
-        done = run(hub, tmp_path, "-m", "q8ta_wgpu", *arguments, *files)
-        assert done.returncode == 0, done.stderr
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 4, 4), np.float32))
+    files = ["--input", "x.npy", "--output", "y.npy", "--device", "reference"]
+    commands = [["show", address], ["import", address, "-o", "made.q8ta"], ["run", address, *files]]
+    code = f"from q8ta_wgpu.__main__ import main\nassert [main(words) for words in {commands}] == [0, 0, 0]"
+    done = run(hub, tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "y.npy")[0, :, 0, 0], weights.sum((1, 2, 3)), rtol=1e-5)
     quantized = (
         f"import numpy as np; x = np.ones((1, 3, 4, 4), np.float32); print(q8.quantize({address!r}, calibration=[x]))"

@@ -33,7 +33,7 @@ net, xs = Net().eval(), [torch.randn(1, 3, 12, 12) for _ in range(8)]
 model = q8.compile(q8.quantize(net, (xs[0],), calibration=xs, quantizer=q8.Quantizer(precision="int8"), progress=False))
 assert not model.report().float32, model.report()
 assert sum(node.op == "permute" for node in model.graph.nodes) <= 1, [node.op for node in model.graph.nodes]
-found = q8.Session(model, "llvmpipe")(xs[0])
+found = q8.Session(model, "vulkan")(xs[0])
 assert np.array_equal(found, q8.Session(model, "reference")(xs[0]))
 with torch.no_grad():
     assert np.abs(found - net(xs[0]).numpy()).max() < 0.1
@@ -46,6 +46,9 @@ x = np.arange(2 * 3 * 5 * 7, dtype=np.int8).reshape(2, 3, 5, 7)
 words = pack(x, layout)
 assert np.array_equal(unpack(words, x.shape, layout), x)
 assert words.view(np.int8)[4 * (((1 * 5 + 4) * 3 + 2) * 2 + 6 // 4) + 6 % 4] == x[1, 2, 4, 6]
+from q8ta_wgpu.__main__ import main
+for kernel in ("log_sigmoid", "q8ta_conv2d.pw_32x64", "q8ta_clone"):
+    assert main(["wgsl", kernel]) == 0
 print("all there")
 """
 
@@ -95,6 +98,5 @@ def test_the_recipes_give_what_they_promise(tmp_path: Path) -> None:
     order = tmp_path / "passes/layout_sync/tensor_repr.py"
     changed(order, "    Layout.PACKED_INT8_4W,\n", f"    Layout.PACKED_INT8_4W,\n    {member},\n")
 
-    assert run(tmp_path, "-c", PROMISED).endswith("all there\n")
-    for kernel in ("log_sigmoid", "q8ta_conv2d.pw_32x64", "q8ta_clone"):
-        assert "@compute" in run(tmp_path, "-m", "q8ta_wgpu", "wgsl", kernel)
+    out = run(tmp_path, "-c", PROMISED)
+    assert out.endswith("all there\n") and out.count("@compute") >= 3

@@ -44,9 +44,9 @@ def kernels(plan: Plan) -> list[tuple[str, str, tuple[Layout | None, ...], Layou
 # --- on devices ---
 
 
-def test_a_tuned_session_gives_the_same_bytes_and_remembers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    same_bytes(Session(MODEL, device)(small_input()))
-    with Session(MODEL, device, tune=True) as session:
+def test_a_tuned_session_gives_the_same_bytes_and_remembers(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_bytes(Session(MODEL, vulkan)(small_input()))
+    with Session(MODEL, vulkan, tune=True) as session:
         same_bytes(session(small_input()))
         first = session.tuning
         assert first is not None and session.program.dispatches
@@ -54,10 +54,10 @@ def test_a_tuned_session_gives_the_same_bytes_and_remembers(device: Device, monk
     assert first.timed > 10 and first.cached == 0 and not first.note
     assert all(us > 0 for ways in first.microseconds.values() for us in ways.values())
     assert first.predicted_ms(first.plan) <= first.predicted_ms(first.rules) * (1 + 1e-9)
-    assert first.cache is not None and json.loads(first.cache.read_text())["adapter"]["device"] in device.name
+    assert first.cache is not None and json.loads(first.cache.read_text())["adapter"]["device"] in vulkan.name
 
     clock = clocked(monkeypatch, by_estimate)
-    with Session(MODEL, device, tune=True) as session:
+    with Session(MODEL, vulkan, tune=True) as session:
         same_bytes(session(small_input()))
         again = session.tuning
     assert again is not None
