@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.passes.fold_gates import fold_gates
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.fold_moves import fold_moves
+from q8ta_wgpu.passes.fold_stages import fold_stages
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
 from q8ta_wgpu.passes.run_steps import run_steps
@@ -28,7 +28,7 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # Convolutions read parts of stored tensors, before im2col, which stores windows, and before a cat is split.
     fold_moves,
     # Where a convolution reads one value as it is, that may be a gated one.
-    fold_gates,
+    fold_stages,
     # Convolutions copy windows for a 1x1 convolution where ExecuTorch's rule says so and nothing was measured.
     use_im2col,
     # Linears of one row that read the same value become one, before attention looks where its operands lie.

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, INT16X4, RANGES, Array, Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.fold_gates import fold_gates
 from q8ta_wgpu.passes.fold_moves import fold_moves
+from q8ta_wgpu.passes.fold_stages import fold_stages
 from testbed import epilogue_graphs, op_graphs
 from testbed.op_graphs import Setting
 
@@ -76,8 +76,13 @@ class Moved:
         graph.inputs = [*moves.inputs, *(name for name in graph.inputs if name != "x0")]
         del inputs["x0"], graph.types[last]
         rng = op_graphs.rng(self.x, self.weight, setting)
-        drawn = {name: rng.integers(-128, 128, graph.types[name].shape).astype(np.int8) for name in moves.inputs}
+        drawn = {name: _drawn(rng, graph.types[name]) for name in moves.inputs}
         return graph, {**drawn, **inputs}
+
+
+def _drawn(rng: np.random.Generator, t: TensorType) -> Array:
+    lo, hi = RANGES[t.dtype]
+    return rng.integers(lo, hi + 1, t.shape).astype(DTYPES[t.dtype])
 
 
 def _attrs(stride: int = 1, padding: tuple[int, int, int, int] = (0, 0, 0, 0), dilation: int = 1) -> Attrs:
@@ -116,10 +121,11 @@ def _twice_larger(m: Moves) -> str:
     return m.moved("upsample_nearest", m.given(2, 7, 3, 5), scale=(1.0, 1.0), size=(6, 10), exact=True)
 
 
-def _gated(channels: int) -> Callable[[Moves], str]:
+def _gated(channels: int, dtype: str = INT8X4) -> Callable[[Moves], str]:
     def moves(m: Moves) -> str:
         gate, x = m.given(2, channels, 1, 1), m.given(2, channels, 3, 11)
-        return m.moved("q8ta_mul", gate, x, multiplier=0.009, lo=-101, hi=127)
+        m.graph.types[gate] = replace(m.graph.types[gate], dtype=dtype, q=QParams(0.001, -3, dtype))
+        return m.moved("q8ta_mul", gate, x, multiplier=0.009 if dtype == INT8X4 else 4e-5, lo=-101, hi=127)
 
     return moves
 
@@ -132,6 +138,7 @@ MOVED = {
     "upsample twice": Moved((1, 11, 12, 16), (6, 11, 3, 2), _twice, _attrs(2, (1, 0, 2, 1), 2)),
     "halves": Moved((1, 128, 5, 9), (32, 128, 1, 1), _halves, _attrs()),
     "gate": Moved((2, 21, 3, 11), (9, 21, 1, 1), _gated(21), _attrs()),
+    "gate of int16": Moved((2, 21, 3, 11), (9, 21, 1, 1), _gated(21, INT16X4), _attrs()),
     "gate of vectors": Moved((2, 64, 3, 11), (32, 64, 1, 1), _gated(64), _attrs()),
     "exact": Moved((2, 7, 6, 10), (8, 7, 1, 1), _twice_larger, _attrs()),
 }
@@ -142,7 +149,7 @@ def fused(graph: Graph, target: Target) -> Graph:
     """A graph with its moves fused, and with its gate, which the passes do on CPUs alone."""
     graph = graph.copy()
     fold_moves(graph, target)
-    fold_gates(graph, replace(target, shares_memory=False))
+    fold_stages(graph, replace(target, shares_memory=False))
     graph.prune()
     return graph
 

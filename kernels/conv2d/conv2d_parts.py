@@ -36,8 +36,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     prologue, tensors = _prologue(call)
-    zeros = prologue.tensors(call.zeros, OWN)
-    given = zip(prologue.tensors(arrays, OWN), zeros, strict=True)
+    given = zip(prologue.tensors(arrays, OWN), prologue.tensors(call.zeros, OWN), strict=True)
     x = prologue.read([array.astype(np.int64) - zero for array, zero in given])
     acc = conv2d_sums.sums(x, arrays[1], call.attrs).astype(np.int64)
     return epilogue.apply(call, acc, 1, (*arrays[2:4], *arrays[OWN + len(tensors) - 1 :]))
@@ -72,8 +71,8 @@ def _params(call: Call) -> Params:
 
 
 def _reads(call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-    if call.attrs["prologue"].gate:
-        return "parts_gated", "gemm_pixels", "sums_planes"
+    if stage := call.attrs["prologue"].stage:
+        return *stage.source, "gemm_pixels", "sums_planes"
     order = "rows_in_order" if call.attrs["stride"] == (1, 1) else "rows_with_strides"
     reads = ("gemm_rows", "parts_pixels", order) if _is_pointwise(call) else ("parts_window",)
     return *reads, "gemm_pixels", "sums_planes"

@@ -96,7 +96,7 @@ class Product:
 
     def wide(self, call: Call, tile: AnyTile) -> tuple[str, ...]:
         """`Kernel.wide` for a tile."""
-        tensors = call.attrs["prologue"].bound if "prologue" in call.attrs else ("x",)
+        tensors = call.attrs["prologue"].names if "prologue" in call.attrs else ("x",)
         x = tensors if self.has_vectors(call) else ()
         return *weighted.PER_CHANNEL, "weight", *x, *(("y",) if _stores_vectors(tile, call) else ())
 

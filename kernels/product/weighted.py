@@ -62,8 +62,8 @@ def _valid_offset(call: Call, arrays: Sequence[Array | None]) -> str:
 def input_zero(call: Call) -> int:
     """The zero point of a weighted sum's input: that of an int8 or int16 operand, or that by which a float32 operand is
     quantized."""
-    gate = call.attrs["prologue"].gate if "prologue" in call.attrs else None
-    zero: int = gate.zero if gate else call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
+    stage = call.attrs["prologue"].stage if "prologue" in call.attrs else None
+    zero: int = stage.zero if stage else call.attrs["x_zero"] if "x_zero" in call.attrs else call.zeros[0]
     return zero
 
 

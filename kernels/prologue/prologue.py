@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, Array, TensorType
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Operand
+from q8ta_wgpu.kernels.prologue.stage import Stage
 
 MOST_PARTS = 16
 """The most parts: each has a uniform field, and a comparison for each vector along k."""
@@ -49,22 +49,12 @@ class Part(NamedTuple):
     shift: int
 
 
-class Gate(NamedTuple):
-    """q8ta_mul of the parts and one number for each channel of an image, the operand `gate`: rounded, with the zero
-    point `zero`, and clamped to [lo, hi]."""
-
-    multiplier: float
-    zero: int
-    lo: int
-    hi: int
-
-
 @dataclass(frozen=True)
 class Prologue:
-    """Parts in order, and a gate of them. Raises GraphError where their numbers are none."""
+    """Parts in order, and what is computed of a single one. Raises GraphError where their numbers are none."""
 
     parts: tuple[Part, ...]
-    gate: Gate | None = None
+    stage: Stage | None = None
 
     def __post_init__(self) -> None:
         tensors = sorted({part.tensor for part in self.parts})
@@ -81,8 +71,8 @@ class Prologue:
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The operands of the tensors x1, x2 .. They follow the product's own, before those of its epilogue."""
-        names = (*self.names[1:], *(("gate",) if self.gate else ()))
-        return tuple(Operand(name, dtypes=(INT8X4,)) for name in names)
+        tensors = (Operand(name, dtypes=(INT8X4,)) for name in self.names[1:])
+        return *tensors, *((self.stage.operand,) if self.stage else ())
 
     @property
     def vectors(self) -> int:
@@ -90,7 +80,7 @@ class Prologue:
         return sum(part.vectors for part in self.parts)
 
     def tensors(self, operands: Sequence[Any], own: int) -> tuple[Any, ...]:
-        """What belongs to the tensors and the gate, of what belongs to the operands of a call. `own` is the number of
+        """What belongs to the tensors and the stage, of what belongs to the operands of a call. `own` is the number of
         operands that the operator has without prologue and epilogue."""
         return operands[0], *operands[own : own + len(self.operands)]
 
@@ -107,8 +97,10 @@ class Prologue:
             found = ", ".join(map(str, types))
             raise GraphError(f"parts {self} must have images of one size, scale and zero point, found {found}")
         ((n, h, w),) = images
-        if self.gate and (len(self.parts) > 1 or types[1].shape != (n, types[0].shape[1], 1, 1)):
-            raise GraphError(f"a gate has a number for each channel of one tensor, found {list(map(str, types))}")
+        if self.stage:
+            if len(self.parts) > 1 or self.parts[0][:2] != (0, 0) or self.parts[0].shift:
+                raise GraphError(f"a stage reads all channels of one tensor, found {self}")
+            n, _, h, w = self.stage.shape(types[0].shape, types[1])
         return n, VECTOR * self.vectors, h, w
 
     def channels(self, types: Sequence[TensorType]) -> Array:
@@ -119,9 +111,8 @@ class Prologue:
     def read(self, arrays: Sequence[Array]) -> Array:
         """x less its zero point, of tensors int8 (n, c, h, w) less theirs: the definition of every prologue. Lanes that
         are no channels are 0 here."""
-        if self.gate:
-            steps = arithmetic.scaled_steps(arrays[0] * arrays[1], self.gate.multiplier) + self.gate.zero
-            arrays = (np.clip(steps, self.gate.lo, self.gate.hi) - self.gate.zero,)
+        if self.stage:
+            arrays = (self.stage.apply(arrays[0], arrays[1]),)
         found = []
         for tensor, first, vectors, shift in self.parts:
             taken = arrays[tensor][:, 4 * first : 4 * first + VECTOR * vectors]
@@ -132,12 +123,7 @@ class Prologue:
     def wide(self, types: Sequence[TensorType]) -> bool:
         """Whether tensors are bound as vectors: if their pixels are whole ones, and parts begin with one."""
         begins = all(part.first % 4 == 0 for part in self.parts)
-        return begins and all(-(-t.shape[1] // 4) % 4 == 0 for t in types)
-
-    @property
-    def bound(self) -> tuple[str, ...]:
-        """The names of what is bound as vectors where it is `wide`."""
-        return (*self.names, "gate") if self.gate else self.names
+        return begins and all(-(-t.shape[1] // 4) % 4 == 0 for t in types[: len(self.names)])
 
     def rows(self, weight: Array) -> Array:
         """A weight (outputs, lanes of x, kernel height, kernel width) in the order in which x is read: (outputs, bytes
@@ -162,13 +148,7 @@ class Prologue:
             start += vectors
             pixel = -(-types[tensor].shape[1] // 4) // unit
             fields[f"part_{i}"] = (start * taps, begins, pixel, tensor << 8 | shift)
-        if self.gate:
-            zeros = (t.q.zero if t.q else 0 for t in types)
-            fields |= {name: np.int32(zero) for name, zero in zip(("x_zero", "g_zero"), zeros, strict=True)}
-            fields |= {f"gated_{name}": np.int32(getattr(self.gate, name)) for name in ("zero", "lo", "hi")}
-            fields["gate_multiplier"] = np.float32(self.gate.multiplier)
-            fields["gate_pixels"] = np.uint32(fields["image"][2] * fields["image"][3])
-        return fields
+        return {**fields, **(self.stage.fields(types) if self.stage else {})}
 
     def declarations(self, wide: bool, taps: int) -> Iterator[str]:
         """WGSL: of a vector along k its part (`part_at`), its tap and which vector of x it is (`place_at`); and
@@ -188,7 +168,6 @@ class Prologue:
             f"fn place_at(k: u32) -> vec2<u32> {{ {' '.join(reversed(places))} "
             f"return vec2<u32>(k / {first}u, k % {first}u); }}"
         )
-        yield f"fn gate_vector(at: u32) -> vec4<u32> {{ return {_vector('gate', wide)}; }}"
         loads = [_vector(name, wide) for name in self.names]
         cases = "".join(f"case {i}u: {{ return {load}; }} " for i, load in enumerate(loads[1:], 1))
         body = f"switch tensor {{ {cases}default: {{ return {loads[0]}; }} }}" if cases else f"return {loads[0]};"
@@ -201,7 +180,7 @@ class Prologue:
         for tensor, first, vectors, shift in self.parts:
             upsampled = f" up {1 << shift}" if shift else ""
             found.append(f"{self.names[tensor]}[{4 * first}:{4 * first + VECTOR * vectors}]{upsampled}")
-        return " + ".join(found) + (" * gate" if self.gate else "")
+        return " + ".join(found) + (f" -> {self.stage.operand.name}" if self.stage else "")
 
     def __str__(self) -> str:
         return self.label

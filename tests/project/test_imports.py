@@ -61,8 +61,8 @@ ROOMS: dict[str, set[str]] = {
         "kernels.epilogue",
         "kernels.lib",
         "kernels.move",
-        "passes.fold_gates",
         "passes.fold_moves",
+        "passes.fold_stages",
         "passes.use_im2col",
         "passes.plan",
     }
@@ -70,7 +70,7 @@ ROOMS: dict[str, set[str]] = {
     "passes.layout_sync": TABLE,
     "passes.fold_moves": TABLE
     | {"kernels.epilogue", "kernels.product", "kernels.prologue", "passes.layout_sync", "passes.rewriter"},
-    "passes.fold_gates": TABLE | {"kernels.product", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
+    "passes.fold_stages": TABLE | {"kernels.product", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
     "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # calls of aten and ONNX to operators of the table
     "importing": GRAPH | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},
