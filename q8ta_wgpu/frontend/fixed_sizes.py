@@ -15,6 +15,7 @@ from torch.fx import Node as TorchNode
 from q8ta_wgpu.errors import GraphError, Q8taError, printable
 from q8ta_wgpu.frontend.importer.importer import import_piece
 from q8ta_wgpu.frontend.nodes import named_arguments
+from q8ta_wgpu.frontend.numbers import has_equal_numbers
 from q8ta_wgpu.ir.graph import Array, Call, Graph, Node
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
@@ -30,6 +31,7 @@ InputDim = tuple[int, int]
 def fixed_sizes(
     program: ExportedProgram,
     graph: GraphModule,
+    module: torch.nn.Module | None,
     trace: Trace,
     example: tuple[torch.Tensor, ...],
     dynamic: Container[InputDim],
@@ -37,15 +39,16 @@ def fixed_sizes(
     """The dimensions of inputs that cannot change freely: (input, dimension, step, reason). Step 0: it cannot change at
     all.
 
-    If the imported graph can be reshaped to other sizes, the module is traced with them, and must give that graph. All
-    sizes are changed at once, to odd ones. Where that is wrong, those that are equal are changed together, to an odd
-    size and to the next one with as many factors of 2. `dynamic` are dimensions that are known to have any size.
+    If the imported graph can be reshaped to other sizes, the module must compute with the same numbers at them, or give
+    that graph where it is traced with them. All sizes are changed at once, to odd ones. Where that is wrong, those that
+    are equal are changed together, to an odd size and to the next one with as many factors of 2. `dynamic` are
+    dimensions that are known to have any size. `module` is the one that is traced, if it has no states.
     """
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
     first = import_piece(graph) if constants or any(map(_may_count, program.graph.nodes)) else None
     if not isinstance(first, Graph):
         return []
-    network = _Network(first, trace, example)
+    network = _Network(first, module, trace, example)
     alike: dict[int, list[InputDim]] = {}
     for index, x in enumerate(example):
         for dim in range(x.dim()):
@@ -67,8 +70,10 @@ def _odd(size: int) -> int:
 class _Network:
     """A network at other sizes."""
 
-    def __init__(self, first: Graph, trace: Trace, example: tuple[torch.Tensor, ...]) -> None:
-        self._first = first
+    def __init__(
+        self, first: Graph, module: torch.nn.Module | None, trace: Trace, example: tuple[torch.Tensor, ...]
+    ) -> None:
+        self._first, self._module = first, module
         self._trace = trace
         self._example = example
 
@@ -100,6 +105,9 @@ class _Network:
         """The node of the module traced at these sizes that differs from the graph at them, empty if none, and whether
         only numbers differ."""
         shapes = self._shapes(sizes)
+        graph = resized(self._first, shapes)
+        if self._module is not None and has_equal_numbers(self._module, self._example, self._first, graph):
+            return "", False
         inputs = (x.new_zeros(shape) for x, shape in zip(self._example, shapes, strict=True))
         try:
             traced = import_piece(self._trace(tuple(inputs)))
@@ -107,7 +115,7 @@ class _Network:
             return f"the module does not run ({printable(str(error))[:200]})", False
         if not isinstance(traced, Graph):
             return "the module has other operators", False
-        return _difference(resized(self._first, shapes), traced)
+        return _difference(graph, traced)
 
     def _shapes(self, sizes: Mapping[InputDim, int]) -> list[Shape]:
         return [

@@ -289,7 +289,9 @@ def _fixed(
         of_state = source.states is not None and index >= len(source.inputs) - len(source.states.names)
         free |= {(index, dim) for dim in range(x.dim()) if of_state or (source.any_batch and dim == 0)}
     with quietly():
-        return fixed_sizes(program, graph, lambda x: source.folded(source.program(inputs=x)), source.inputs, free)
+        module = source.module if source.states is None else None
+        trace = lambda x: source.folded(source.program(inputs=x))  # noqa: E731
+        return fixed_sizes(program, graph, module, trace, source.inputs, free)
 
 
 class _Following:

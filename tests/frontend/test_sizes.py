@@ -17,6 +17,9 @@ from torch.fx import GraphModule
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
+from q8ta_wgpu.frontend.importer.importer import import_piece
+from q8ta_wgpu.frontend.numbers import has_equal_numbers
+from q8ta_wgpu.ir.graph import Graph
 from tests.importing import Wrapped, imported
 from tests.quantizing import Plain, conv, data
 
@@ -49,6 +52,7 @@ def found(function: Callable[[Tensor], Any], batched: bool = False) -> dict[int,
         at_size = fixed_sizes(
             program,
             source.folded(program),
+            module,
             lambda x: source.folded(source.program(inputs=x)),
             x,
             {(0, 0)} if batched else (),
@@ -80,9 +84,43 @@ def test_no_size_is_traced_that_tells_nothing() -> None:
     with torch.no_grad():
         program = source.program()
         graph = source.folded(program)
-        steps = {dim: step for _, dim, step, _ in fixed_sizes(program, graph, trace, example, {(0, 1)})}
+        steps = {dim: step for _, dim, step, _ in fixed_sizes(program, graph, None, trace, example, {(0, 1)})}
     assert steps == {2: 4, 3: 4}
     assert traced == [(3, 2, 9, 9), (3, 2, 4, 4), (1, 2, 9, 9), (1, 2, 8, 8)]
+
+
+class Counts(nn.Module):
+    """Computes without numbers of its sizes, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(6, 6), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        rows: Tensor = self.linear(x)
+        return rows.reshape(x.shape[0], -1) * 0.25
+
+
+def test_a_module_that_computes_with_equal_numbers_is_not_traced_again() -> None:
+    """It makes the same calls at other sizes, without values, and is left as it was."""
+    module, traced = Counts().eval(), list[tuple[Tensor, ...]]()
+    source, example = Traceable(module, (data(2, 5, 6),)), (data(2, 5, 6),)
+
+    def trace(x: tuple[Tensor, ...]) -> GraphModule:
+        traced.append(x)
+        return graph
+
+    with torch.no_grad():
+        program = source.program()
+        graph, module.calls = source.folded(program), 0
+        found = fixed_sizes(program, graph, module, trace, example, ())
+    assert (found, traced, module.calls) == ([], [], 0)
+    one, two = (import_piece(source.folded(source.program(inputs=(data(2, n, 6),)))) for n in (5, 7))
+    assert isinstance(one, Graph) and isinstance(two, Graph)
+    assert has_equal_numbers(module, example, one, two)
+    for wrong in (lambda x: module(x) / x.shape[1], lambda x: module(x) + torch.tensor(x.shape[1])):
+        assert not has_equal_numbers(Wrapped(wrong).eval(), example, one, two)
 
 
 def test_equal_sizes_of_several_inputs_change_together() -> None:
