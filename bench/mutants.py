@@ -100,6 +100,7 @@ class Mutant:
     Attributes:
         harmless: why nothing can find it.
         by: the test that found it.
+        hangs: whether that test did not end, rather than fail.
     """
 
     room: str
@@ -110,6 +111,7 @@ class Mutant:
     new: str
     harmless: str = ""
     by: str = ""
+    hangs: bool = False
 
 
 def drawn(root: Path = ROOT) -> list[Mutant]:
@@ -220,30 +222,35 @@ def is_there(mutant: Mutant, tree: Path) -> bool:
 
 
 def run(mutant: Mutant, tests: list[list[str]], tree: Path) -> str:
-    """What the tests say of a fault in a tree that has its line: found, survived, or harmless. Notes which test found
-    it."""
+    """What the tests say of a fault in a tree that has its line: found, hangs, survived, or harmless. Notes which test
+    found it."""
     if mutant.harmless:
         return "harmless"
     path = tree / mutant.path
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(f"{mutant.old}\n", f"{mutant.new}\n"), encoding="utf-8")
     try:
-        mutant.by = next(filter(None, (_failure(arguments, tree) for arguments in tests)), "")
+        failures = (_failure(arguments, tree) for arguments in tests)
+        mutant.by, mutant.hangs = next(filter(None, failures), ("", False))
     finally:
         path.write_text(text, encoding="utf-8")
-    return "found" if mutant.by else "survived"
+    return "hangs" if mutant.hangs else "found" if mutant.by else "survived"
 
 
-def _failure(arguments: list[str], tree: Path) -> str:
-    """The first test that fails in a run of pytest in the tree, or a file that cannot be imported; "" if none does."""
-    command = [sys.executable, "-B", "-m", "pytest", *arguments, "-x", "-q", "-n0", "-p", "no:cacheprovider"]
+def _failure(arguments: list[str], tree: Path) -> tuple[str, bool] | None:
+    """The first test that fails in a run of pytest in the tree, or a file that cannot be imported, and whether it did
+    not end; None if none does."""
+    command = [sys.executable, "-B", "-m", "pytest", *arguments, "-x", "-v", "-n0", "-p", "no:cacheprovider"]
     timeout = ["--timeout", str(LIMIT), "--timeout-method", "thread"]  # which ends a hanging driver, too
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run([*command, *timeout], cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return ""
+        return None
+    if "Timeout +++" in done.stdout + done.stderr:  # the test that ran is the last that was named
+        begun = [line for line in done.stdout.splitlines() if re.match(r"\S+\.py::", line)]
+        return re.sub(r" (\s*|\++ Timeout .*)$", "", begun[-1]), True
     found = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\w+)*(?:\[.*?\](?= - |$))?)", done.stdout, re.MULTILINE)
     if done.returncode in (4, 5) and not found and "loading conftest" not in done.stderr:
         assert "::" in arguments[0], f"pytest selects nothing or has wrong arguments: {arguments}"
-        return ""  # the test that found it has another name now
-    return found[1] if found else arguments[0]
+        return None  # the test that found it has another name now
+    return (found[1] if found else arguments[0]), False

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bench import mutants
 from bench.mutants import DATA, KINDS, ROOMS, ROOT, Mutant, another, arguments_of, drawn, is_there, run
 
 
-def test_a_fault_is_found_or_survives(tmp_path: Path) -> None:
+def test_a_fault_is_found_or_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sums.py").write_text("def total(a, b):\n    return a + b\n")
     tests = "@pytest.mark.parametrize('n', [1], ids=['a b'])\ndef test_it(n):\n    assert sums.total(n, 1) == 2\n"
     (tmp_path / "test_sums.py").write_text(f"import pytest, sums\n{tests}")
@@ -19,6 +20,11 @@ def test_a_fault_is_found_or_survives(tmp_path: Path) -> None:
     arguments = [["test_sums.py"]]
     assert (run(fault, arguments, tmp_path), fault.by) == ("found", "test_sums.py::test_it[a b]")
     assert run(replace(fault, new="    return b + a"), arguments, tmp_path) == "survived"
+    with monkeypatch.context() as patched:
+        patched.setattr(mutants, "LIMIT", 2)
+        endless = replace(fault, new="    while True: a += b")
+        assert run(endless, arguments, tmp_path) == "hangs"
+        assert endless.by == "test_sums.py::test_it[a b]"
     assert run(replace(fault, harmless="the same"), arguments, tmp_path) == "harmless"
     assert (tmp_path / "sums.py").read_text() == "def total(a, b):\n    return a + b\n"
     renamed = replace(fault, by="test_sums.py::test_as_it_was_called")
@@ -39,8 +45,8 @@ def test_a_fault_whose_line_is_gone_gives_way_to_another_one() -> None:
     found = drawn()
     lost = replace(found[3], old=f"{found[3].old} # changed")
     assert is_there(found[3], ROOT) and not is_there(lost, ROOT)
-    mutants = [*found[:3], lost, *found[4:]]
-    assert another(lost, mutants) == found[3]
+    with_lost = [*found[:3], lost, *found[4:]]
+    assert another(lost, with_lost) == found[3]
     assert another(lost, found) not in found
 
 
