@@ -23,12 +23,14 @@ class Integers:
         values: int8, or int16 where 4 bits have factors of groups.
         scale, zero: of each index along `axis`, float32 and int32.
         axis: of the outputs.
+        source: the graph's constant that the values are, perhaps in another order. What has one source is alike.
     """
 
     values: Array
     scale: Array
     zero: Array
     axis: int
+    source: Array
 
     @property
     def real(self) -> Array:
@@ -107,7 +109,7 @@ class Roundings:
     def _integers(self, made: Node, moved: Moved) -> Integers:
         values, scale, zero = (self.graph.constants[name] for name in made.inputs)
         if not moved.moves:
-            return Integers(values, scale, zero, made.attrs["axis"])
+            return Integers(values, scale, zero, made.attrs["axis"], values)
         axis, places = moved.axis(values.shape), moved.shared(values.shape)
         first = np.unique(places, return_index=True)[1]
-        return Integers(np.ascontiguousarray(moved.back(values)), scale[first], zero[first], axis)
+        return Integers(np.ascontiguousarray(moved.back(values)), scale[first], zero[first], axis, values)

@@ -125,9 +125,9 @@ class TorchRunner:
 
     def weight(self, given: Integers) -> Tensor:
         """A rounded weight in float32, which is kept."""
-        key = id(given.values.base if given.values.base is not None else given.values)
+        key = id(given.source)
         if key not in self._weights:
-            self._weights[key] = given.values, torch.from_numpy(given.real)
+            self._weights[key] = given.source, torch.from_numpy(given.real)
         return self._weights[key][1]
 
     def _outputs(self, results: Any) -> list[Array]:
@@ -156,7 +156,7 @@ def _is_amount(node: Any) -> bool:
 
 def _ints(roundings: Roundings, edge: tuple[str, str]) -> Any:
     found = roundings.weights.get(edge)
-    return None if found is None else found.values
+    return None if found is None else found.source
 
 
 def _value(node: Node) -> Tensor | None:

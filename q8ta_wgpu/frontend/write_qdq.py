@@ -95,7 +95,7 @@ class _Writer:
 
     def weight(self, source: Node, found: Integers) -> Node:
         """A parameter as integers with a scale for each index along an axis."""
-        ints, key = found.values, (source, id(found.values))
+        ints, key = found.values, (source, id(found.source))
         if key not in self._made:
             place = source.next
             arrays = (ints, found.scale, found.zero.astype(np.int64))

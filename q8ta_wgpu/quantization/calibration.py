@@ -84,7 +84,10 @@ class Calibration:
         self._layers = layers_of(self.graph, self.calls, read)
         self.weights = RoundedWeights(program, {}, group, algebra)
         self._read_by = {n.output: self._read(n) for n in sums}
-        self.weights.inputs = {n.output: self._counted(n) for n in sums if fit_weights and self._fits(n)}
+        fitted: dict[str, dict[str, Inputs]] = {}
+        for node in (n for n in sums if fit_weights and self._fits(n)):
+            fitted.setdefault(node.inputs[1], {})[node.output] = self._counted(node)
+        self.weights.inputs, self._inputs = fitted, {k: v for each in fitted.values() for k, v in each.items()}
         known = {*transforms(self.graph, sums), *(name for name in program.transforms if name in self.sums)}
         tables = tables_of(program, _SHORTEST_ROW, self.weights.in_groups)
         self.values = planned(program, self._places, self._ranges, known, self._taken, tables)
@@ -117,7 +120,7 @@ class Calibration:
         """Counts the values that the graph computes of one item's inputs, but for those that are known. Raises
         ValueFaultError where one is NaN or infinite."""
         readers: dict[str, list[Inputs | LayerStates]] = {}
-        for output, layer in self.weights.inputs.items():
+        for output, layer in self._inputs.items():
             readers.setdefault(self._read_by[output][0], []).append(layer)
         for states in self._layers.values():
             for name in states.wanted:
@@ -182,7 +185,7 @@ class Calibration:
     @property
     def wanted(self) -> set[str]:
         """The values that are counted."""
-        read = {self._read_by[output][0] for output in self.weights.inputs}
+        read = {self._read_by[output][0] for output in self._inputs}
         return {*self._places.of_value, *read, *(name for each in self._layers.values() for name in each.wanted)}
 
     def _needed(self, known: Mapping[str, Array]) -> Graph:

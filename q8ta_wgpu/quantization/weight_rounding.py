@@ -137,15 +137,6 @@ class Inputs:
         found = x.mean(0, keepdims=True, dtype=np.float64 if len(self.shape) == 2 else np.float32)
         return np.asarray(found, np.float32)
 
-    def covariance(self) -> Array | None:
-        """Of the inputs of one output, (groups, inputs, inputs) in float64; None where too few were met."""
-        if not self.samples or self.samples < (1 if self.coarse else _SAMPLES) * self.size:
-            return None
-        mean, squares = self.total / self.samples, self.products / self.samples
-        lost = _LOST * squares.diagonal(axis1=1, axis2=2).mean(1)
-        added = lost[:, None, None] * np.eye(self.size)
-        return np.asarray(squares - mean[:, :, None] * mean[:, None, :] + added)
-
     def _rows(self, x: Array, most: int) -> Array:
         """The inputs of outputs that are spread evenly over a batch, at most `most`: (groups, samples, inputs)."""
         if len(self.shape) == 2:
@@ -161,6 +152,19 @@ class Inputs:
         outputs = x.shape[: 1 + axes]
         x = x[np.unravel_index(_spread(int(np.prod(outputs)), most), outputs)]
         return x.reshape(len(x), self.groups, self.size).swapaxes(0, 1)
+
+
+def covariance_of(met: Sequence[Inputs]) -> Array | None:
+    """Of the inputs of one output of layers that share a weight, (groups, inputs, inputs) in float64; None where too
+    few were met."""
+    met = [each for each in met if each.samples and each.groups == met[0].groups]
+    samples = sum(each.samples for each in met)
+    if not samples or samples < (1 if met[0].coarse else _SAMPLES) * met[0].size:
+        return None
+    mean, squares = (sum(sums) / samples for sums in zip(*((x.total, x.products) for x in met), strict=True))
+    lost = _LOST * squares.diagonal(axis1=1, axis2=2).mean(1)
+    added = lost[:, None, None] * np.eye(met[0].size)
+    return np.asarray(squares - mean[:, :, None] * mean[:, None, :] + added)
 
 
 def _spread(count: int, most: int) -> Array:

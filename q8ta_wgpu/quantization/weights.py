@@ -14,13 +14,14 @@ from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.four_bits import Groups, grouped
 from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT, scales_of_weights
 from q8ta_wgpu.quantization.stored import Width
-from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs, rounded
+from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs, covariance_of, rounded
 
 Steps = tuple[Array, Array, Array]
-"""A weight in integers, the scale of each of its outputs, which come first, and zero points."""
+"""A weight in integers, the scale of each of its outputs, which come first, and zero points. The integers lie in the
+order of a graph's constants, so that all graphs hold the same array, by which a run knows what did not change."""
 
-Key = tuple[str, str, Width]
-"""A weight, the weighted sum to whose inputs it is fitted, if it is to one, and its width."""
+Key = tuple[str, bool, Width]
+"""A weight, whether it is fitted to what weighted sums read, and its width."""
 
 LARGEST = {"int8": LARGEST_WEIGHT, "int16": 2**15 - 1}
 """Steps of the largest number of a row, by its width."""
@@ -32,7 +33,8 @@ class RoundedWeights:
 
     Attributes:
         program: the float program.
-        inputs: what weighted sums read in calibration, by their outputs; empty where weights are not fitted.
+        inputs: what weighted sums read in calibration, by their weights and outputs; empty where weights are not
+            fitted. Sums that share a weight read one that is fitted to what all of them read.
         group: inputs that share a factor of a weight in 4 bits; 0 for weights in 8 bits.
         algebra: computes with matrices.
         found: weights that are rounded.
@@ -41,7 +43,7 @@ class RoundedWeights:
     """
 
     program: FloatProgram
-    inputs: Mapping[str, Inputs] = field(default_factory=dict)
+    inputs: Mapping[str, Mapping[str, Inputs]] = field(default_factory=dict)
     group: int = 0
     algebra: Algebra = NUMPY
     found: dict[Key, Steps] = field(default_factory=dict)
@@ -65,39 +67,35 @@ class RoundedWeights:
 
     def table(self, name: str, width: Width) -> Steps:
         """A constant whose rows have a scale each."""
-        key: Key = name, "", width
-        if key not in self.found:
-            self.found[key] = self._steps(name, width, None)[1]
-        return self.found[key]
+        return self._steps((name, False, width))
 
     def weight(self, node: Node) -> Steps:
         """The weight of a weighted sum, by what it reads."""
-        return self._fitted(node)
+        name = node.inputs[1]
+        return self._steps((name, name in self.inputs or (name, True, "int8") in self.found, "int8"))
 
     def bias(self, node: Node) -> Array | None:
         """The bias of a weighted sum where it is another one than in float."""
-        self._fitted(node)
+        inputs = self.inputs.get(node.inputs[1], {}).get(node.output)
+        if self.corrects and node.output not in self.biases and inputs is not None and inputs.mean is not None:
+            weight, bias = (self.program.graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
+            integers, scale, _ = self.weight(node)
+            values = integers * scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
+            moved = _moved(self.program.graph, node, inputs.mean, values - weight, self.algebra)
+            changed = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
+            self.biases[node.output] = changed.astype(np.float32)
         return self.biases.get(node.output)
 
-    def _fitted(self, node: Node) -> Steps:
-        name, inputs = node.inputs[1], self.inputs.get(node.output)
-        key: Key = name, node.output, "int8"
-        if inputs is None and key not in self.found:
-            key = name, "", "int8"
+    def _steps(self, key: Key) -> Steps:
+        """A weight in integers, which is rounded once."""
         if key not in self.found:
-            given = self.program.graph.constants[name].astype(np.float64)
-            values, self.found[key] = self._steps(name, "int8", inputs)
-            if self.corrects and inputs is not None and inputs.mean is not None:
-                bias = self.program.graph.constants[node.inputs[2]].astype(np.float64)
-                moved = _moved(self.program.graph, node, inputs.mean, values - given, self.algebra)
-                changed = np.where(bias == 0, bias, bias - moved) if inputs.zeros else bias - moved
-                self.biases[node.output] = changed.astype(np.float32)
+            name, fitted, width = key
+            met = [*self.inputs[name].values()] if fitted else []
+            self.found[key] = self._rounded(name, width, covariance_of(met))
         return self.found[key]
 
-    def _steps(self, name: str, width: Width, inputs: Inputs | None) -> tuple[Array, Steps]:
-        """The values of a rounded weight in float64, and its integers."""
+    def _rounded(self, name: str, width: Width, covariance: Array | None) -> Steps:
         weight = self.program.graph.constants[name].astype(np.float64)
-        covariance = inputs.covariance() if inputs is not None else None
         if width == "int8" and self.in_groups(weight.shape):
             groups = grouped(weight, self.group)
             return _in_groups(weight, groups, covariance, self.algebra)
@@ -106,8 +104,8 @@ class RoundedWeights:
         scale = scales_of_weights(self._shared(name, largest), steps)
         step = scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))
         values = rounded(weight, step, (-steps, steps), covariance, self.algebra)
-        integers = np.rint(values / step).astype(np.int8 if width == "int8" else np.int16)
-        return values, (integers, scale, np.zeros(len(scale), np.int32))
+        integers = np.rint(values / step).astype(np.int8 if width == "int8" else np.int16, order="C")
+        return integers, scale, np.zeros(len(scale), np.int32)
 
     def in_groups(self, shape: Sequence[int]) -> bool:
         """Whether a weight of this shape, or a table, has 4 bits."""
@@ -124,11 +122,11 @@ class RoundedWeights:
         return np.asarray(most[shared])
 
 
-def _in_groups(weight: Array, groups: Groups, covariance: Array | None, algebra: Algebra) -> tuple[Array, Steps]:
+def _in_groups(weight: Array, groups: Groups, covariance: Array | None, algebra: Algebra) -> Steps:
     step = groups.steps(weight.shape[1])
     values = rounded(weight, step, groups.ends, covariance, algebra)
-    integers = np.rint(values / groups.scales[:, None].astype(np.float64)).astype(np.int16)
-    return values, (integers, groups.scales, np.zeros(len(groups.scales), np.int32))
+    integers = np.rint(values / groups.scales[:, None].astype(np.float64)).astype(np.int16, order="C")
+    return integers, groups.scales, np.zeros(len(groups.scales), np.int32)
 
 
 def counted_inputs(graph: Graph, node: Node, coarse: bool, algebra: Algebra) -> Inputs:

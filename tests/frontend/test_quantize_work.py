@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -113,9 +114,31 @@ def test_a_small_network_is_calibrated_by_one_thread() -> None:
 
 def test_a_weight_is_rounded_once_for_all_simulated_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the nearest for the yardstick, and as it fits the inputs."""
-    found = noted(monkeypatch, RoundedWeights, "_steps")
+    found = noted(monkeypatch, RoundedWeights, "_rounded")
     torch.manual_seed(0)
     module = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 4)).eval()
     items = [300 + data(1, 8, seed=seed) for seed in range(8)]
     q8.quantize(module, (items[0],), items, progress=False)
     assert set(Counter(name for _, name, *_ in found).values()) == {2}
+
+
+class Repeated(nn.Module):
+    """A layer that is called three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = self.layer(x).relu()
+        return x
+
+
+def test_a_layer_that_is_called_again_has_one_weight() -> None:
+    """It had one for each call, fitted to what that call reads."""
+    items = [data(64, 32, seed=seed) for seed in range(8)]
+    model = q8.compile(q8.quantize(Repeated().eval(), (items[0],), items, progress=False))
+    weights = [array for array in model.graph.constants.values() if array.dtype == np.int8 and array.size == 32 * 32]
+    assert len(weights) == 1
+    assert len({node.inputs[1] for node in model.graph.nodes if "linear" in node.op}) == 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.rounded import rounded
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams
-from q8ta_wgpu.quantization.weight_rounding import Inputs
+from q8ta_wgpu.quantization.weight_rounding import Inputs, covariance_of
 from tests.quantizing import Plain, data
 
 
@@ -87,7 +87,7 @@ def test_rows_of_all_tokens_are_met() -> None:
     of_conv = Inputs((3, 16, 1, 1), [(1, (0, 0), 1)] * 2, 1, told=True)
     for met, x in ((of_linear, tokens), (of_conv, pixels)):
         met.meet(x.numpy())
-        covariance = met.covariance()
+        covariance = covariance_of([met])
         assert covariance is not None
         variances = covariance.diagonal(axis1=1, axis2=2)
         assert float(variances.min() / variances.mean()) > 0.2, variances

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.read_float import float_program
+from q8ta_wgpu.frontend.roundings import Roundings
 from q8ta_wgpu.frontend.run import TorchRunner
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.float_program import FloatProgram
@@ -96,6 +97,24 @@ def test_outputs_with_roundings_are_those_of_the_reference(read: Read) -> None:
             assert np.square(ours[0] - theirs[0]).mean() < 1e-4 * signal
             if graph is not program.graph:
                 assert np.square(ours[0] - exact[0]).mean() > 1e-7 * signal
+
+
+def test_runs_share_the_weights_that_were_rounded_once() -> None:
+    """Each run held another copy of weights that were fitted or are transposed, and computed all calls behind them."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.ConvTranspose1d(8, 6, 3), nn.Flatten(), nn.Linear(60, 4)).eval()
+    items = [(torch.randn(64, 8, 8),) for _ in range(4)]
+    source, exported = Traceable.exported(module, items[0], ())
+    graph = source.folded(exported)
+    graph.recompile()
+    program = float_program(graph)
+    calibration, runner = Calibration(program, streams=True, fit_weights=True), TorchRunner(program, graph)
+    for index, item in enumerate(items):
+        calibration.meet(runner.inputs(item), index, runner.values(item, sorted(calibration.wanted)))
+    first, second = (Roundings(program, calibration.quantized()).weights for _ in range(2))
+    assert len(first) == 2
+    for edge, weight in first.items():
+        assert runner.weight(weight) is runner.weight(second[edge])
 
 
 def test_steps_of_a_transposed_convolution_are_in_the_shape_of_its_weight() -> None:
