@@ -32,7 +32,6 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
-from q8ta_wgpu.frontend.importer.importer import check_pieces
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
 from q8ta_wgpu.frontend.on_graph import OnGraph
 from q8ta_wgpu.ir.size import Point
@@ -40,7 +39,6 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.onnx_import.quantize_onnx import OPTIONS
 from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
-from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.progress import bar
 
 if TYPE_CHECKING:
@@ -237,7 +235,7 @@ def _quantized(
     for name, said in notes.items():
         if said:
             note(int8.graph_module, name, said)
-    if follows is not None and follows.computes_with_sizes:
+    if follows is not None:
         update(4 + met, shown, "trying other sizes")
         compile(int8)
     return int8, faults.ZEROS if zeros else lost
@@ -306,7 +304,6 @@ class _Following:
         held: Sequence[checks.Tensors],
     ) -> None:
         self.sizes, self._source, self._quantizer, self._held = sizes, source, quantizer, held
-        self.computes_with_sizes = False
 
     def __call__(self, model: GraphModule) -> None:
         module, inputs = self._source.module, self._source.inputs
@@ -314,7 +311,6 @@ class _Following:
         check_points(module, inputs, self.sizes, self.sizes.points[1:], buffers)
         others = [self._traced(point) for point in self.sizes.points[1:]]
         self.sizes = annotate(model, self.sizes, others)
-        self.computes_with_sizes = check_pieces([model, *others], self.sizes, run_passes, self._traced)
         self.sizes = check_ends(module, model, inputs, self.sizes)
         for index, item in enumerate(self._held):  # tables may have limited the sizes
             checks.check_sizes(item, index, self.sizes)

@@ -77,11 +77,6 @@ class Size(int):
         return made
 
 
-def follows(value: object) -> bool:
-    """Whether a number, or one of several, follows from symbols."""
-    return isinstance(value, Size) or (isinstance(value, (tuple, list)) and any(map(follows, value)))
-
-
 def fitted(points: Sequence[Point], values: Sequence[int]) -> int | None:
     """The size that has these values at these points, the first of which is where it is now: a plain number where all
     are equal. None where none has."""

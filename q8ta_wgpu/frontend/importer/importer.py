@@ -25,9 +25,7 @@ from q8ta_wgpu.frontend.nodes import constant, named_arguments, source_of
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import DTYPES, UINT8, Buffer, Graph
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Rowwise
-from q8ta_wgpu.ir.size import UNBOUNDED, Dynamic, Point, Size, follows
-from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.ir.size import UNBOUNDED, Dynamic, Point, Size
 from q8ta_wgpu.model.dynamic import joined
 from q8ta_wgpu.model.resize import resized
 from q8ta_wgpu.model.structure import Structure
@@ -106,59 +104,18 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
     def finished(point: Point) -> Graph:
         return finish(import_program(at(program, found, point))[0])
 
-    graphs = [finish(graph), *map(finished, found.points[1:])]
-    whole = _joined(graphs, found, Dynamic(dict(found.ranges), inputs), finished)
-    shapes = found.shapes([whole.types[name].shape for name in whole.arguments], found.nearest)
-    return resized(whole, [tuple(shape) for shape in shapes])
-
-
-def check_pieces(
-    pieces: Sequence[GraphModule],
-    found: Dimensions,
-    finish: Callable[[Graph], Graph],
-    at_point: Callable[[Point], GraphModule],
-) -> bool:
-    """Checks a module that was traced at each of the points, as `at_all_sizes` checks a program.
-
-    Args:
-        pieces: the module at each of the points.
-        found: the sizes of its inputs.
-        finish: what is applied to each graph.
-        at_point: traces the module at another point.
-
-    Returns:
-        Whether numbers that functions compute with follow from sizes, such as the divisor of a mean written as a sum.
-        In float32 they may. A table of such a function is of one size, so the quantized program has to be checked too.
-
-    Raises:
-        UnsupportedError: the graphs do not become one.
-    """
-
-    def finished(piece: GraphModule) -> Graph:
-        graph = import_piece(piece, whole=True)
-        if not isinstance(graph, Graph):
-            raise UnsupportedError(f"the module has other operators at some of its sizes: {next(iter(graph.values()))}")
-        return finish(graph)
-
-    graphs = [*map(finished, pieces)]
-    inputs = {(graphs[0].inputs[i], dim): Size(terms, found.points[0]) for i, dim, terms in found.sizes}
-    whole = _joined(graphs, found, Dynamic(dict(found.ranges), inputs), lambda point: finished(at_point(point)))
-    return any(
-        isinstance(OPS[node.op].int8, Elementwise | Arithmetic | Rowwise) and any(map(follows, node.attrs.values()))
-        for node in whole.nodes
-    )
-
-
-def _joined(graphs: Sequence[Graph], found: Dimensions, dynamic: Dynamic, at_point: Callable[[Point], Graph]) -> Graph:
-    """The graph of all sizes from those at each of the points, and at the largest sizes if those are needed."""
     most = {symbol: high for symbol, (_, high) in found.ranges.items()}
+    largest = None if UNBOUNDED in most.values() else lambda: finished(most)
+    graphs = [finish(graph), *map(finished, found.points[1:])]
     try:
-        return joined(graphs, found.points, dynamic, None if UNBOUNDED in most.values() else lambda: at_point(most))
+        whole = joined(graphs, found.points, Dynamic(dict(found.ranges), inputs), largest)
     except GraphError as error:
         raise UnsupportedError(
             f"the module does not follow the sizes that dynamic_shapes names: {error}. Name sizes that it follows, "
             "such as 2 * Dim(...) for a network that halves and doubles them, or leave the dimension out"
         ) from None
+    shapes = found.shapes([whole.types[name].shape for name in whole.arguments], found.nearest)
+    return resized(whole, [tuple(shape) for shape in shapes])
 
 
 def _states(program: ExportedProgram) -> dict[str, tuple[str, str]]:
@@ -217,8 +174,8 @@ def _structure(program: ExportedProgram, outputs: Sequence[Any]) -> Structure:
         raise UnsupportedError(str(error)) from error
 
 
-def import_piece(piece: GraphModule, whole: bool = False) -> Graph | dict[str, str]:
-    """Imports a piece of a program; with `whole`, a module of which nothing runs in PyTorch.
+def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
+    """Imports a piece of a program.
 
     Inputs and outputs of a piece are float32 or quantized: int8, int16, or uint8, which the graph stores as int8 that
     is 128 less. Inputs that are sizes of a dynamic batch are not inputs of the graph, and results that are not tensors
@@ -227,7 +184,7 @@ def import_piece(piece: GraphModule, whole: bool = False) -> Graph | dict[str, s
     Returns:
         The graph, or the reason for each node that cannot be imported.
     """
-    walk = _of_module(piece, whole=whole)
+    walk = _of_module(piece, whole=False)
     ends: Any = piece.graph.output_node().args[0]
     ends = [n for n in (ends if isinstance(ends, tuple) else (ends,)) if isinstance(n, Node)]
     outputs = walk.run([n.name for n in ends])
