@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen, PythonCode
 
 from q8ta_wgpu.frontend.calibrate import faults
-from q8ta_wgpu.frontend.calibrate.observer import observer_of, share_states, store_finely
+from q8ta_wgpu.frontend.calibrate.observer import observer_of, share_states
 from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.modes import OwnNumbers
@@ -97,7 +97,6 @@ class Foreign:
         met = list(_met(self.module))
         faults.check_ranges(self.module, met, self._buffers)
         lost = faults.masked_rows(self.module, met) or faults.lost_values(met)
-        store_finely(self.module)
         _hide_norms(self.module)
         self.module = _without_code(self.module, lambda whole: convert_pt2e(whole, fold_quantize=False))
         _show_norms(self.module)

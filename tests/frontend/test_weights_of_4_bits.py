@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
-from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
+from q8ta_wgpu.frontend.calibrate.pt2e import prepare_pt2e
 from q8ta_wgpu.ir import bits
+from q8ta_wgpu.ir.arithmetic import STEPS
+from q8ta_wgpu.quantization.four_bits import grouped
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, check_on, check_on_host, data, ops
 
@@ -111,19 +113,27 @@ def test_calibration_takes_most_of_the_error_out_of_4_bits() -> None:
 
 def test_the_factor_of_a_group_is_the_one_with_the_least_error() -> None:
     """The largest number of a group is -8 steps, whatever its sign. A group of zeros has a factor, too."""
-    weight = torch.zeros(2, 96)
-    weight[0, :32] = torch.linspace(-1, 7 / 8, 32)
+    weight = np.zeros((2, 96))
+    weight[0, :32] = np.linspace(-1, 7 / 8, 32)
     weight[0, 32:64] = -weight[0, :32] / 4
-    observer = PerChannelGroupObserver(group=32, ch_axis=0, dtype=torch.int16, quant_min=-1024, quant_max=1024)
-    observer(weight)
-    assert observer.factors[0, 0] > 0 > observer.factors[0, 1]
-    assert observer.factors.abs().min() >= 1
-    assert (observer.rounded(weight) - weight).abs().max() <= 1 / 16 + 1e-6
-    assert torch.equal(observer.rounded(observer.rounded(weight)), observer.rounded(weight))
-    values = torch.round(observer.rounded(weight) / observer.calculate_qparams()[0][:, None]).numpy().astype(np.int16)
+    found = grouped(weight, 32)
+    assert found.factors[0, 0] > 0 > found.factors[0, 1]
+    assert np.abs(found.factors).min() >= 1
+    steps = found.steps(96)
+    rounded = np.clip(np.rint(weight / steps), *STEPS) * steps
+    assert np.abs(rounded - weight).max() <= 1 / 16 + 1e-6
+    np.testing.assert_array_equal(np.clip(np.rint(rounded / steps), *STEPS) * steps, rounded)
+    values = np.rint(rounded / found.scales[:, None]).astype(np.int16)
     packed = bits.pack(values)
     assert packed is not None
     np.testing.assert_array_equal(bits.values(packed, 96), values)
+
+
+def test_torchaos_prepare_has_no_weights_of_4_bits() -> None:
+    """Nor has a class that inherits from ours, since torchao's observers find its ranges."""
+    exported = torch.export.export(_small(), (data(3, 96),)).module()
+    with pytest.raises(InputError, match=r"by q8ta_wgpu.quantize alone.*weights=\"int8\""):
+        prepare_pt2e(exported, BITS)
 
 
 def test_weights_of_more_bits_stay_in_float32() -> None:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate import scheme
 from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
-from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of, widen_states
+from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of
 from q8ta_wgpu.frontend.export.recurrent_layers import first_states, weights_of
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
@@ -45,15 +45,14 @@ class Annotations:
         model: the graph.
         qat: for training.
         streams: whether residual streams are stored in 16 bits.
-        group: inputs that share a factor, for weights in 4 bits; 0 for weights in 8 bits.
 
     Attributes:
         activation: torchao's spec of each storage.
         weight, columns: the specs of weights whose outputs come first, and second.
     """
 
-    def __init__(self, model: GraphModule, qat: bool = False, streams: bool = True, group: int = 0) -> None:
-        self._model, self._streams, self._group = model, streams, group
+    def __init__(self, model: GraphModule, qat: bool = False, streams: bool = True) -> None:
+        self._model, self._streams = model, streams
         self.activation: Callable[[Storage], Any] = functools.cache(functools.partial(scheme.activation, qat))
         self.weight, self.columns = (scheme.weight(qat, channels) for channels in (0, 1))
         self._nodes = {node.name: node for node in model.graph.nodes}
@@ -72,7 +71,6 @@ class Annotations:
             streams=self._streams,
             kept={name for name, node in imported.values.items() if node in written},
         )
-        widen_states(model, imported, plan)
         self._activations(plan, imported.values)
         for node in model.graph.nodes:
             if isinstance(kind(node), Recurrent) and not why_in_float(node):
@@ -108,13 +106,13 @@ class Annotations:
         arguments = named_arguments(node)
         weight = arguments.get("weight")
         if isinstance(weight, Node) and is_constant(weight):
-            read[weight] = self._of_weight(weight, output_axis(node))
+            read[weight] = self.columns if output_axis(node) else self.weight
             return
         x = arguments.get("mat1", arguments.get("self"))
         matrix = arguments.get("mat2", arguments.get("other"))
-        for operand, channels in ((matrix, 1), (x, 0)):
+        for operand, spec in ((matrix, self.columns), (x, self.weight)):
             if isinstance(operand, Node) and _is_matrix(operand) and operand not in read:
-                read[operand] = self._of_weight(operand, channels)
+                read[operand] = spec
                 return
 
     def _table_of(self, node: Node) -> None:
@@ -124,14 +122,7 @@ class Annotations:
         assert isinstance(table, Node)
         learned = is_constant(table) and isinstance(constant(self._model, table), torch.nn.Parameter)
         if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
-            whole = self._group and not table.meta["val"].shape[1] % self._group
-            self._annotation(node).input_qspec_map[table] = self._of_weight(table, 0) if whole else self.weight
-
-    def _of_weight(self, weight: Node, channels: int) -> Any:
-        """The spec of a weight whose outputs are along `channels`."""
-        if self._group and _is_matrix(weight) and weight.meta["val"].shape[1 - channels] >= self._group:
-            return scheme.groups(self._group, channels)
-        return self.columns if channels else self.weight
+            self._annotation(node).input_qspec_map[table] = self.weight
 
     def _recurrent(self, node: Node) -> None:
         """Annotates the input, the weights and the hidden states of all steps. Other states stay in float32."""

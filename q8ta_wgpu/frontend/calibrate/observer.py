@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.frontend.calibrate.pt2e import PerChannelMinMaxObserver, UniformQuantizationObserverBase
-from q8ta_wgpu.frontend.calibrate.state_precision import STATE, states_of
+from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.passes.plan.storage import INT8, Storage
 from q8ta_wgpu.quantization.ranges import Range, scales_of_weights
 
@@ -97,17 +97,3 @@ def share_states(observed: GraphModule) -> None:
             for call in observed.graph.find_nodes(op="call_module"):
                 if observer_of(observed, call) is read:
                     setattr(observed, str(call.target), written)
-
-
-def store_finely(observed: GraphModule) -> None:
-    """Stores a state in 16 bits if the next call reads it in 16 bits."""
-    output = observed.graph.output_node()
-    results: Any = output.args[0]
-    found = list(results)
-    for read, written in states_of(observed):
-        reading = [observer_of(observed, user) for user in read.users]
-        for value in written.all_input_nodes if observer_of(observed, written) is not None else ():
-            observer = observer_of(observed, value)
-            if observer is not None and observer in reading:
-                found[read.meta[STATE]] = value
-    output.args = (tuple(found),)

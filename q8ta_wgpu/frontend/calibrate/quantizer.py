@@ -130,12 +130,17 @@ class Quantizer:
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Writes torchao's annotation of every node whose operator is in the table. Raises InputError if `skip` names
-        no module."""
+        no module, or weights have 4 bits, which torchao's observers do not find."""
+        if self.group:
+            raise InputError(
+                'weights="int4" is rounded by q8ta_wgpu.quantize alone, with q8ta_wgpu.Quantizer itself: give it the '
+                'module, or take weights="int8"'
+            )
         from q8ta_wgpu.frontend.calibrate.annotations import Annotations
 
         self.keep_skipped(model)
         _class_of_torchao()
-        Annotations(model, self.qat, self.streams, self.group).write()
+        Annotations(model, self.qat, self.streams).write()
         return model
 
     def keep_skipped(self, model: GraphModule) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from q8ta_wgpu.frontend.calibrate.group_observer import PerChannelGroupObserver
 from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
 from q8ta_wgpu.frontend.calibrate.pt2e import (
     FakeQuantize,
@@ -16,7 +15,6 @@ from q8ta_wgpu.frontend.calibrate.pt2e import (
     MovingAveragePerChannelMinMaxObserver,
     QuantizationSpec,
 )
-from q8ta_wgpu.ir.arithmetic import LARGEST_OF_4_BITS
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE, QParams
 from q8ta_wgpu.passes.plan.storage import INT16, SLICE, Storage
 from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT
@@ -68,10 +66,3 @@ def weight(qat: bool, channels: int) -> QuantizationSpec:
         observer = PerChannelWeightObserver.with_args(eps=SMALLEST_SCALE)
     ends = {"quant_min": -LARGEST_WEIGHT, "quant_max": LARGEST_WEIGHT}
     return _spec(observer, dtype=torch.int8, **ends, qscheme=torch.per_channel_symmetric, ch_axis=channels)
-
-
-def groups(group: int, channels: int) -> QuantizationSpec:
-    """4 bits, with a scale for each output along `channels` and a factor for each group of its inputs."""
-    observer = PerChannelGroupObserver.with_args(group=group, eps=SMALLEST_SCALE)
-    ends = {"quant_min": -LARGEST_OF_4_BITS, "quant_max": LARGEST_OF_4_BITS}
-    return _spec(observer, dtype=torch.int16, **ends, qscheme=torch.per_channel_symmetric, ch_axis=channels)

@@ -1,5 +1,4 @@
-"""How states are rounded. A module reads in each call what it wrote in the one before, so both are stored at one scale;
-and in 16 bits or float32 where errors would add up."""
+"""States of a torch graph: which result is the next value of which input, and sums that grow without end."""
 
 from __future__ import annotations
 
@@ -11,19 +10,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.importer.importer import Imported
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, is_float, kind, multiplies
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Normalization, Rowwise
-from q8ta_wgpu.passes.plan.storage import INT8, INT16, Rounding
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves, Rowwise
 
-STATE = "q8ta_state"
+_STATE = "q8ta_state"
 """A key in the meta of a state's input: the index of its result, counted from the end, so that it is negative."""
 
 _SUMS = tuple(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub"))
 
-
-_ELEMENTWISE = Arithmetic | Elementwise | Normalization | Moves
 
 _FAR, _NEAR = 1e9, 1e3
 """A function is taken for bounded if its results for arguments of size `_FAR` are smaller than `_NEAR`."""
@@ -40,14 +35,14 @@ def mark_states(graph: GraphModule, count: int) -> None:
             node.replace_all_uses_with(source)
             graph.graph.erase_node(node)
     for place, node in enumerate(graph.graph.find_nodes(op="placeholder")[-count:]):
-        node.meta[STATE] = place - count
+        node.meta[_STATE] = place - count
 
 
 def states_of(graph: GraphModule) -> list[tuple[Node, Node]]:
     """For each state the input that is its old value and the result that is its new one."""
     results: Any = graph.graph.output_node().args[0]
-    reads = [node for node in graph.graph.find_nodes(op="placeholder") if STATE in node.meta]
-    return [(node, results[node.meta[STATE]]) for node in reads]
+    reads = [node for node in graph.graph.find_nodes(op="placeholder") if _STATE in node.meta]
+    return [(node, results[node.meta[_STATE]]) for node in reads]
 
 
 def keep_sums(graph: GraphModule) -> None:
@@ -101,29 +96,3 @@ def _is_bounded(node: Node, sources: Sequence[Node]) -> bool:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda _: far)
     found: Tensor = node.target(*args, **kwargs)  # type: ignore[operator]
     return bool((torch.nan_to_num(found, 0.0).abs() < _NEAR).all())
-
-
-def widen_states(graph: GraphModule, imported: Imported, plan: Rounding) -> None:
-    """Stores states in 16 bits that are computed from their old value element by element: such errors last from call to
-    call."""
-    for read, written in states_of(graph):
-        reads = [key for key in plan.reads if imported.values.get(key[1]) is read]
-        gives = [name for name in plan.gives if imported.values.get(name) is written]
-        readers = [node for node in read.users if node.op == "call_function"]
-        exact = all((int8 := kind(node)) is not None and int8.reads_int16 for node in readers)
-        if gives and exact and _is_carried(written, read) and all(plan.gives[name] == INT8 for name in gives):
-            plan.gives.update(dict.fromkeys(gives, INT16))
-            plan.reads.update(dict.fromkeys(reads, INT16))
-
-
-def _is_carried(written: Node, read: Node) -> bool:
-    """Whether a state is computed from its old value element by element, not only moved or chosen."""
-    met = {(written, False)}
-    for node, computed in (waiting := list(met)):
-        if not isinstance(kind(node), _ELEMENTWISE):
-            continue
-        moves = isinstance(kind(node), Moves) or node.target is torch.ops.aten.where.self
-        new = {(source, computed or not moves) for source in node.all_input_nodes} - met
-        met |= new
-        waiting += new
-    return (read, True) in met
