@@ -24,7 +24,9 @@ from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from testbed import insides
 from testbed.devices import BACKENDS, Listing, Opened
+from testbed.moved_graphs import MOVED
 from testbed.onnx.networks import quantized
+from testbed.op_graphs import SETTINGS
 from testbed.small import small_input, small_model
 from tests.cli import Captured, enter, fails
 
@@ -161,6 +163,19 @@ def test_show_of_a_network_whose_first_convolution_reads_the_image(capsys: Captu
         assert "quantize(x" in graph  # what the file holds
         assert "first.q: int8x4" in layouts and "x.q" not in layouts and "proved optimal" in layouts
         assert "q8ta_conv2d_image" in program
+
+
+def test_what_a_convolution_reads_in_place(capsys: Captured, files: Path) -> None:
+    """Half of a shuffle of two tensors, which have no dispatch: in the listing, the picture and the WGSL."""
+    graph, _ = MOVED["shuffle"].graph(SETTINGS[1])
+    Model(graph, Structure(0)).save(files / "moved.q8ta")
+    for extra in ((), ("--draw", "moved.html")):
+        assert main(["show", "moved.q8ta", *extra]) == 0
+        told = capsys.readouterr().out if not extra else (files / "moved.html").read_text()
+        assert "q8ta_conv2d_parts" in told and "x[4:20] + x1[4:20]" in told
+    capsys.readouterr()
+    assert main(["wgsl", "moved.q8ta", "y"]) == 0
+    assert "fn part_vector(tensor: u32, at: u32)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("where", ["vulkan", "0", "reference"])

@@ -132,6 +132,12 @@ def outputs(js: Any, folder: Path, name: str, model: Model, inputs: dict[str, Ar
     return [np.frombuffer(base64.b64decode(text), dtype).reshape(t.shape) for text, dtype, t in arrays]
 
 
+def reads_parts(folder: Path) -> bool:
+    """Whether convolutions of an export read parts of tensors in place, in each of its programs."""
+    programs = [file.read_text() for file in folder.glob("*.json") if file.name != "net.json"]
+    return all("q8ta_conv2d_parts" in text for text in programs)
+
+
 def equal(found: list[Array], model: Model, inputs: dict[str, Array]) -> None:
     expected = flat(q8.Session(model, "reference")(**inputs))
     for f, e in zip(found, expected, strict=True):

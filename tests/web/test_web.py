@@ -24,7 +24,7 @@ from testbed.states import calls, compiled, written
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
 from tests.session.test_row_indices import counting, items_of
-from tests.web.exports import MODEL, RUN, copied, equal, network, outputs
+from tests.web.exports import MODEL, RUN, copied, equal, network, outputs, reads_parts
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,7 @@ def test_bytes_of_each_program(options: dict[str, Any], js: Any, folder: Path) -
 def test_bytes_of_networks(name: str, js: Any, folder: Path) -> None:
     model, inputs = network(name)
     equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
+    assert reads_parts(folder / name) == (name in ("unet", "segmentation"))
 
 
 def bordered(given: str) -> Model:

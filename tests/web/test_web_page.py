@@ -18,7 +18,7 @@ from demo import photos
 from q8ta_wgpu.ir.graph import Array
 from testbed.browsers import Chromium
 from tests.web.demo_page import SIZE, Page, written
-from tests.web.exports import LOAD, equal, network, outputs
+from tests.web.exports import LOAD, equal, network, outputs, reads_parts
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,11 @@ def js(chromium: Chromium, url: str) -> Callable[..., Any]:
 # --- networks ---
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "image encoder", "onnx file"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "image encoder", "unet", "onnx file"])
 def test_bytes_of_networks(name: str, js: Callable[..., Any], folder: Path) -> None:
     model, inputs = network(name)
     equal(outputs(js, folder, name, model, inputs, verify=False), model, inputs)
+    assert reads_parts(folder / name) == (name == "unet")
 
 
 SOURCES = {
