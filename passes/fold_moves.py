@@ -50,6 +50,8 @@ SOURCE = 1 << 32
 
 def fold_moves(graph: Graph, target: Target) -> None:
     """Fuses moves of channels into convolutions where that pays on the target."""
+    if not target.prologues:
+        return
     rewriter = Rewriter(graph)
     moves = _Moves(rewriter, target)
     while name := moves.unfit():

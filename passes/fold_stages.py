@@ -25,7 +25,7 @@ MOST_CHANNELS = 96
 def fold_stages(graph: Graph, target: Target) -> None:
     """Replaces a convolution and what makes its image by q8ta_conv2d_parts with a stage, where a kernel takes it."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes():
+    for node in rewriter.nodes() if target.prologues else ():
         gate = rewriter.only_producer(node.inputs[0]) if node.op == CONVOLUTION else None
         if gate is None or gate.op != "q8ta_mul" or not _fits(graph.call(gate), graph.call(node), target):
             continue

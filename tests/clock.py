@@ -65,9 +65,14 @@ def clocked(monkeypatch: pytest.MonkeyPatch, price: Price) -> Clock:
 
 
 def tuned(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, price: Price, policy: str = "optimal", target: Target = BASELINE
+    graph: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+    price: Price,
+    policy: str = "optimal",
+    target: Target = BASELINE,
+    others: Sequence[Graph] = (),
 ) -> Any:
-    """A tuning of a graph with made-up times, and the clock that was asked."""
+    """A tuning of a graph with made-up times, and of its other forms, and the clock that was asked."""
     clock = clocked(monkeypatch, price)
     device: Any = SimpleNamespace(name="a GPU", timestamps=True, target=target, info=INFO)
-    return tune.tune(graph, device, policy), clock
+    return tune.tune([graph, *others], device, policy), clock

@@ -60,6 +60,8 @@ class Target:
         unroll: whether loops are unrolled. Otherwise Mesa's compiler for CPUs keeps local arrays in memory.
         copies_windows: whether convolutions copy their windows for a 1x1 product where nothing was measured, as
             ExecuTorch's Vulkan backend has them do on phones (passes/use_im2col.py).
+        prologues: whether convolutions compute what they read while they load it, where that is expected to pay
+            (passes/fold_moves.py, passes/fold_stages.py). Tuning times a network with and without.
         shuffles: whether eight threads of a workgroup are a subgroup, and exchange values faster than each loads them.
         matrix_units: the device's int8 matrix units that were found to compute right.
     """
@@ -78,6 +80,7 @@ class Target:
     few_cores: bool = False
     unroll: bool = False
     copies_windows: bool = False
+    prologues: bool = True
     shuffles: bool = False
     matrix_units: tuple[MatrixUnit, ...] = ()
 

@@ -164,8 +164,8 @@ class Runner:
             return programs.shared(graph, target, layouts, linked, notes)
         from q8ta_wgpu.tuning import tuner
 
-        lowered = lower(graph, replace(target, copies_windows=False))
-        self.tuning = tuner.tune(lowered, device, layouts, update)
+        forms = [lower(graph, replace(target, copies_windows=False, prologues=fused)) for fused in (True, False)]
+        self.tuning = tuner.tune(forms, device, layouts, update)
         return programs.built(graph, target, (self.tuning.graph, self.tuning.plan), linked, notes)
 
     @functools.cached_property

@@ -6,7 +6,8 @@ For each distinct call of a graph the candidates are all kernels that can run it
 * each layout that occurs in that plan, for all operands and the result alike. An operand that the kernel accepts in
   only one layout has that one. (Under 'greedy' the layouts are fixed, so there are no others.)
 
-Convolutions that can be split into im2col and a 1x1 convolution (passes/use_im2col.py) are timed both ways.
+Convolutions that can be split into im2col and a 1x1 convolution (passes/use_im2col.py) are timed both ways, and so is a
+network with and without prologues.
 
 Times are converted to the bytes that a copy moves meanwhile and replace the estimates of `layout_sync.cost`. Then
 layout sync plans again. Transitions are measured when a plan uses them, until all dispatches of the plan are measured.
@@ -45,13 +46,14 @@ MARGIN = 0.03
 noise, and other kernels are more shaders to compile."""
 
 
-def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Update | None = None) -> Tuning:
-    """Times the variants of each node of `graph` on `device`, and plans with these times.
+def tune(forms: Sequence[Graph], device: Device, layouts: str = "optimal", progress: Update | None = None) -> Tuning:
+    """Times the variants of each node of a network on `device`, and plans with these times.
 
     Times are stored in the user's cache for the adapter. Only those that are not there are measured.
 
     Args:
-        graph: a graph lowered for the device, with every convolution in one dispatch.
+        forms: the network lowered for the device, with every convolution in one dispatch: as the rules have it, then
+            in other forms.
         device: the device to time on.
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called with (candidates timed, candidates to time as far as known, operator) before each call is
@@ -65,7 +67,7 @@ def tune(graph: Graph, device: Device, layouts: str = "optimal", progress: Updat
             "has them, or request a device of your own with required_features=['timestamp-query']"
         )
     with bar("tuning", shown=progress is None) as update:
-        return _Tuner(graph, device, layouts, progress or update).run()
+        return _Tuner(forms, device, layouts, progress or update).run()
 
 
 def candidates(call: Call, target: Target, uniform: Iterable[Layout], planned: Iterable[Variant] = ()) -> list[Variant]:
@@ -123,7 +125,7 @@ class _Group:
 
 @dataclass
 class _Tuner:
-    graph: Graph
+    forms: Sequence[Graph]
     device: Device
     policy: str
     progress: Update
@@ -141,38 +143,42 @@ class _Tuner:
 
     def run(self) -> Tuning:
         """Measures and plans in turns, until all dispatches of the plan are measured."""
-        unsplit = sync_layouts(self.graph, self.target, self.policy)
-        by_rules = with_im2col(self.graph, by_rule(self.graph, self.target))
-        rules = sync_layouts(by_rules, self.target, self.policy) if by_rules.nodes != self.graph.nodes else unsplit
+        first = self.forms[0]
+        rules = sync_layouts(with_im2col(first, by_rule(first, self.target)), self.target, self.policy)
         try:
             if COPY_KEY not in self.cache.times:
                 self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
             self.known.add(COPY_KEY)
-            groups = self._groups(self.graph, unsplit)
-            self._measure(list(groups.values()))
-            graphs = [by_rules, with_im2col(self.graph, self._to_split())]
-            plans = list(map(self._measured_plan, graphs[: 1 if graphs[0].nodes == graphs[1].nodes else 2]))
-            plan = min(plans, key=lambda plan: plan.cost)
-            graph = graphs[plans.index(plan)]
+            found = [
+                made for form in self.forms if form is first or form.nodes != first.nodes for made in self._plans(form)
+            ]
+            plan, graph = min(found, key=lambda made: made[0].cost)
         finally:
             if self.timed:
                 self.cache.save()
                 self.progress(len(self.timed), len(self.timed), "")
-        found = list(self.timed.values())
+        how = list(self.timed.values())
         return Tuning(
             device=self.device.name,
             graph=graph,
             rules=rules,
             plan=plan,
             microseconds=self.microseconds,
-            sampled=found.count("sampled"),
-            stopped=found.count("stopped"),
-            estimated=found.count("estimated"),
+            sampled=how.count("sampled"),
+            stopped=how.count("stopped"),
+            estimated=how.count("estimated"),
             cached=len(self.known - self.timed.keys()),
             seconds=time.perf_counter() - self.started,
             cache=self.cache.path,
             note=self.cache.note,
         )
+
+    def _plans(self, graph: Graph) -> list[tuple[Plan, Graph]]:
+        """The best plans of a form of the network by measured times, each with its graph: with the convolutions split
+        that the rule splits, and with those that are faster so."""
+        self._measure(list(self._groups(graph, sync_layouts(graph, self.target, self.policy)).values()))
+        graphs = [with_im2col(graph, by_rule(graph, self.target)), with_im2col(graph, self._to_split(graph))]
+        return [(self._measured_plan(g), g) for g in graphs[: 1 if graphs[0].nodes == graphs[1].nodes else 2]]
 
     def _groups(self, graph: Graph, rules: Plan) -> dict[Call, _Group]:
         """The distinct calls of a graph, and of the transitions in its plan."""
@@ -187,18 +193,18 @@ class _Tuner:
             self.favoured.add((step.call, step.variant))
         return found
 
-    def _to_split(self) -> list[str]:
-        """Results of the convolutions to split into im2col and a 1x1 convolution: if both ways are measured, those that
-        are faster so; else those of the rule."""
-        single = {node.output: self.graph.call(node) for node in self.graph.nodes}
-        if not (names := list(rewritable(self.graph))):
+    def _to_split(self, whole: Graph) -> list[str]:
+        """Results of the convolutions of a graph to split into im2col and a 1x1 convolution: if both ways are measured,
+        those that are faster so; else those of the rule."""
+        single = {node.output: whole.call(node) for node in whole.nodes}
+        if not (names := list(rewritable(whole))):
             return []
-        graph = with_im2col(self.graph, names)
+        graph = with_im2col(whole, names)
         groups = self._groups(graph, sync_layouts(graph, self.target, self.policy))
         producers = {node.output: node for node in graph.nodes}
         pairs = {name: [graph.call(producers[n]) for n in (producers[name].inputs[0], name)] for name in names}
         self._measure([groups[call] for call in dict.fromkeys(itertools.chain(*pairs.values()))])
-        split = set(by_rule(self.graph, self.target))
+        split = set(by_rule(whole, self.target))
         for name, pair in pairs.items():
             one, *two = (min(self.microseconds.get(call, {}).values(), default=None) for call in (single[name], *pair))
             if one is not None and None not in two:

@@ -22,12 +22,15 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.options import clone_call
+from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner as tune
 from q8ta_wgpu.tuning.cache import Cache
 from testbed import harness, insides
 from testbed.layout_graphs import random_graph, random_inputs
+from testbed.moved_graphs import MOVED
+from testbed.op_graphs import SETTINGS
 from testbed.small import same_bytes, small_input, small_model
 from tests.clock import INFO, Price, by_estimate, clocked, drawn, tuned
 from tests.layout_sync.test_sync_layouts import check_sound
@@ -188,6 +191,16 @@ def test_small_gains_do_not_change_the_plan(gain: float, changes: bool, monkeypa
     assert ("the rules stand" in str(found)) != changes
 
 
+@pytest.mark.parametrize("slow", ["q8ta_conv2d_parts", "view", "q8ta_conv2d"])
+def test_a_network_is_timed_with_and_without_prologues(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = MOVED["shuffle"].graph(SETTINGS[0])
+    fused, stored = (lower(graph, replace(BASELINE, prologues=wanted)) for wanted in (True, False))
+    assert len(stored.nodes) == len(graph.nodes) > len(fused.nodes) == 1
+    found, _ = tuned(fused, monkeypatch, lambda call, way: 1e3 if call.op == slow else 1.0, others=[stored])
+    assert found.graph.nodes == (stored if slow == "q8ta_conv2d_parts" else fused).nodes
+    assert bool(found.changes) == (slow == "q8ta_conv2d_parts")
+
+
 def test_times_as_estimated_leave_the_rules_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The unit is right: measurements that agree with the estimates cost what the estimates say."""
     found, _ = tuned(MODEL.graph, monkeypatch, by_estimate)
@@ -227,7 +240,7 @@ def test_a_kernel_is_told_apart_from_its_namesakes() -> None:
 def test_progress(monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
     calls: list[tuple[int, int, str]] = []
     clocked(monkeypatch, drawn(1))
-    tune.tune(MODEL.graph, vulkan, progress=lambda *call: calls.append(call))
+    tune.tune([MODEL.graph], vulkan, progress=lambda *call: calls.append(call))
     assert calls[0][0] == 1 and calls[0][2] in OPS  # the copy comes first
     assert calls[-1][0] == calls[-1][1] > 10 and calls[-1][2] == ""
     assert all(done < total for done, total, _ in calls[:-1])
