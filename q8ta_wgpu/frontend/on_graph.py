@@ -19,7 +19,7 @@ from q8ta_wgpu.frontend.run import TorchRunner
 from q8ta_wgpu.frontend.write_qdq import write_qdq
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.items import how_many
+from q8ta_wgpu.quantization.items import how_many, in_order
 from q8ta_wgpu.quantization.limits import low_signal
 from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
@@ -87,16 +87,15 @@ class OnGraph:
 
     def _in_order(self, items: Iterator[Tensors], runner: TorchRunner) -> Iterator[tuple[int, Tensors]]:
         """All items with their places, those that are simulated last."""
-        simulated = 0
-        for index, item in enumerate(items):
-            if index == 0 and self.own.precision != "int8":
-                simulated = how_many(self.program.graph, runner.inputs(item), self.total, quick=True)
-            if index < simulated:
-                self._kept.append(tuple(x.clone() for x in item))  # an iterable may reuse the memory of its items
-            else:
-                yield index, item
-        self.calibration.hold_out()
-        yield from enumerate(self._kept)
+
+        def simulated(item: Tensors) -> int:
+            if self.own.precision == "int8":
+                return 0
+            return how_many(self.program.graph, runner.inputs(item), self.total, quick=True)
+
+        for place, item, keep in in_order(items, simulated, _copied, self.calibration.hold_out):
+            self._kept += [item] if keep else []
+            yield place, item
 
     def quantize(self) -> str:
         """Chooses widths and writes quantizes into the module. Returns a warning about values that int8 does not keep;
@@ -139,6 +138,10 @@ class OnGraph:
             if "int8" in widths or "int16" in widths:
                 steps = 255 if "int8" in widths else 2**16 - 1
                 yield faults.Met(self._node(name), stored.met.low, stored.met.high, steps)
+
+
+def _copied(item: Tensors) -> Tensors:
+    return tuple(x.clone() for x in item)
 
 
 def said_of(found: Precision, quantized: Graph, names: Mapping[str, str]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
 from q8ta_wgpu.passes.fold_constants import fold_weights
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.items import how_many
+from q8ta_wgpu.quantization.items import how_many, in_order
 from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
 from q8ta_wgpu.quantization.prepare import prepare
@@ -128,15 +128,16 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     wanted = {name: program.names[name] for name in calibrated.wanted & set(program.names)}
     computed = Computed(file, wanted, found.constants)
     items, zeros, kept, count = 0, True, list[Mapping[str, Array]](), operator.length_hint(calibration, 0)
-    simulated = 0
-    for item in calibration:
+
+    def simulated(first: Mapping[str, Array]) -> int:
+        return 0 if asked.precision == "int8" else how_many(graph, first, count)
+
+    given = (arrays(graph, *arguments(item), _RESIZES) for item in calibration)
+    for place, inputs, keep in in_order(given, simulated, _copied, calibrated.hold_out):
         update(items, count, "calibrating")
-        inputs = arrays(graph, *arguments(item), _RESIZES)
         zeros = zeros and not any(x.any() for x in inputs.values())
-        if items == 0 and asked.precision != "int8":
-            simulated = how_many(graph, inputs, count)
-        calibrated.meet(inputs, items, computed(inputs))
-        kept += [{name: x.copy() for name, x in inputs.items()}] if items < simulated else []
+        calibrated.meet(inputs, place, computed(inputs))
+        kept += [inputs] if keep else []
         items += 1
     if not items:
         raise InputError("the calibration is empty: give an iterable of representative inputs")
@@ -150,6 +151,10 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     graphs[0].decisions = list(precision.record)
     graphs += [calibrated.quantized_like(each, precision.chosen) for each in found.programs[1:]]
     return found.joined(graphs), _ZEROS if zeros else precision.warning
+
+
+def _copied(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: x.copy() for name, x in inputs.items()}
 
 
 def _chosen(calibrated: Calibration, items: Sequence[Mapping[str, Array]], precision: str) -> Precision:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.parts import are_apart
+
+Item = TypeVar("Item")
 
 INPUTS = 4
 """The number of inputs that are simulated. An item may hold several."""
@@ -43,3 +46,31 @@ def how_many(graph: Graph, first: Mapping[str, Array], total: int, quick: bool =
         wanted = max(wanted, min(ITEMS, total // 2))
     work = sum(OPS[node.op].macs(graph.call(node)) for node in graph.nodes)
     return max(1, wanted if quick else min(wanted, int(_WORK / max(work, 1))))
+
+
+def in_order(
+    items: Iterable[Item],
+    simulated: Callable[[Item], int],
+    copied: Callable[[Item], Item],
+    hold_out: Callable[[], None],
+) -> Iterator[tuple[int, Item, bool]]:
+    """All items, those that are simulated last: how well ranges suit inputs that they did not meet is what counts.
+
+    Args:
+        items: in the user's order.
+        simulated: how many of the first ones are simulated, by the first one.
+        copied: copies an item that is kept, since an iterable may reuse the memory of its items.
+        hold_out: is called once all others were met, to note their ranges.
+
+    Returns:
+        For each item its place, the item, and whether it is simulated.
+    """
+    count, kept = 0, list[Item]()
+    for place, item in enumerate(items):
+        count = simulated(item) if place == 0 else count
+        if place < count:
+            kept.append(copied(item))
+        else:
+            yield place, item, False
+    hold_out()
+    yield from ((place, item, True) for place, item in enumerate(kept))
