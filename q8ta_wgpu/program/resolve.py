@@ -2,8 +2,11 @@
 
 A definition uses names of its own file, of the files that its own file says it uses (`// Uses gemm, halves.`), of the
 files that the kernel names, and of the folder `lib`. Nothing else is linked: a name that a kernel forgets is an error,
-also where a distant file defines it. `name=meaning` binds a name to another one. A module contains only definitions
-that are used, each below a comment with its file and line.
+also where a distant file defines it. `name=meaning` binds a name to another one.
+
+A module contains only definitions that are used, each below a comment with its file and line. They stand in the order
+in which they are read: what the linker declares for the call, then `main`, then what each function calls, depth first.
+The types, constants and variables that a definition uses stand above it.
 """
 
 from __future__ import annotations
@@ -97,20 +100,30 @@ def _library() -> frozenset[str]:
 
 
 def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: tuple[str, ...]) -> list[Definition]:
-    """The roots and all definitions that they use, directly or not. They are grouped by file in the order of first use,
-    and sorted by line within a file."""
+    """The roots and all definitions that they use, directly or not, in the order in which they are read: those that the
+    linker wrote, then the others, depth first. What a definition calls stands below it, all else that it uses above."""
     found: dict[str, Definition] = {}
-    waiting = list(roots)
-    ranks: dict[str, int] = {}
-    for definition in waiting:  # the loop appends to it
-        if (other := found.setdefault(definition.name, definition)) is not definition:
+
+    def read(definition: Definition) -> None:
+        if (other := found.get(definition.name, definition)) != definition:
             raise LinkError(f"{definition.name} would be defined twice, by {other.place} and by {definition.place}")
-        ranks.setdefault(definition.file, len(ranks))
-        for name in definition.names:
-            used = own[name] if name in own else _bound(_resolved(name, definition, chosen), chosen)
-            if found.get(name) is not used:
-                waiting.append(used)
-    return sorted(found.values(), key=lambda d: (ranks[d.file], d.line))
+        if definition.name in found:
+            return
+        used = [
+            own[name] if name in own else _bound(_resolved(name, definition, chosen), chosen)
+            for name in definition.names
+        ]
+        for each in used:
+            if each.kind != "fn":
+                read(each)
+        found[definition.name] = definition
+        for each in used:
+            if each.kind == "fn":
+                read(each)
+
+    for root in roots:
+        read(root)
+    return sorted(found.values(), key=lambda d: d.file != "")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.wgsl_definitions import scan
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.device import Device
 from testbed import insides
@@ -69,8 +71,25 @@ KERNELS = (
 
 @pytest.mark.parametrize("kernel", KERNELS.split())
 def test_wgsl_of_a_kernel(kernel: str, capsys: Captured) -> None:
+    """In the order in which it is read: what the call declares, then `main` and what it calls, depth first, each below
+    its place. What is not a function stands above its users."""
     assert main(["wgsl", kernel]) == 0
-    assert "\nfn main(" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    lines, found = text.splitlines(), [*scan(text.partition("\n")[2])]
+    placed = {d.name: d for d in found if re.match(r"// (\w+\.wgsl:\d+|table)", lines[d.line - 1])}
+    assert [d.name for d in found][-len(placed) :] == [*placed]
+
+    def called(name: str) -> Iterator[str]:
+        yield name
+        for used in functions[name].names:
+            if used in functions:
+                yield from called(used)
+
+    functions = {d.name: d for d in found if d.kind == "fn"}
+    assert [n for n in functions if n in placed] == [n for n in dict.fromkeys(called("main")) if n in placed]
+    for d in placed.values():
+        for used in d.names:
+            assert used not in placed or placed[used].kind == "fn" or placed[used].line < d.line, (d.name, used)
 
 
 def test_wgsl_of_nothing(capsys: Captured) -> None:
