@@ -24,8 +24,7 @@ from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
-from q8ta_wgpu.kernels.product.weighted import MACS_A_BYTE
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MACS_A_BYTE
 from q8ta_wgpu.kernels.prologue.prologue import MOST_SHIFT, VECTOR, Part, Prologue
 from q8ta_wgpu.passes.layout_sync.cost import DISPATCH
 from q8ta_wgpu.passes.rewriter import Rewriter

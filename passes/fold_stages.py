@@ -11,7 +11,7 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, Call, Graph, Node
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.prologue.prologue import VECTOR, Part, Prologue
 from q8ta_wgpu.kernels.prologue.stage import Gate
 from q8ta_wgpu.passes.fold_moves import CONVOLUTION, OF_PARTS, OWN

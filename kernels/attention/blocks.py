@@ -26,8 +26,7 @@ from q8ta_wgpu.kernels.attention.shared import (
     row_hooks,
 )
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, sizes
-from q8ta_wgpu.kernels.product import weighted
-from q8ta_wgpu.kernels.product.thresholds import MANY_BLOCKS
+from q8ta_wgpu.kernels.lib.thresholds import FEW_QUERIES, MACS_A_BYTE, MANY_BLOCKS, MANY_KEYS
 from q8ta_wgpu.kernels.product.units import NVIDIA
 
 
@@ -113,12 +112,6 @@ BLOCKS = {
 }
 """All blocks by name: the product, the queries of a workgroup, and the keys that it loads at a time."""
 
-MANY_KEYS = 512
-"""From this many keys on, loading 128 of them at a time is faster on matrix units."""
-
-FEW_QUERIES = 4
-"""Up to this many queries of a head, each gets its own workgroup. A decoder that generates a token has one."""
-
 TEAM = 256
 """Threads that share the keys of a query."""
 
@@ -189,7 +182,7 @@ def _kernel(label: str, block: Block) -> Kernel:
         threads=threads,
         workgroup=(block.threads, 1, 1),
         unrolled=lambda target: block.unit is not None,
-        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["tiled"],
+        cost=lambda call: macs(call) / MACS_A_BYTE["tiled"],
     )
 
 
@@ -225,7 +218,7 @@ def _by_rows() -> Kernel:
         prepack={4: pack_bias},
         threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * _slices(call), 1, 1),
         unrolled=where_loops_are_slow,
-        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
+        cost=lambda call: macs(call) / MACS_A_BYTE["direct"],
     )
 
 
@@ -275,7 +268,7 @@ def _by_query() -> Kernel:
         threads=lambda call, layout: (math.prod(sizes(call).scores[:3]) * TEAM, 1, 1),
         workgroup=(TEAM, 1, 1),
         unrolled=lambda target: True,
-        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["shared"],
+        cost=lambda call: macs(call) / MACS_A_BYTE["shared"],
     )
 
 

@@ -18,6 +18,7 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib.thresholds import MANY_THREADS, MOST_TAPS
 from q8ta_wgpu.kernels.product import halves, weighted
 
 LARGEST_SPAN = 16
@@ -25,12 +26,6 @@ LARGEST_SPAN = 16
 
 STRIPS: Mapping[str, int] = {"grouped_4": 4, "grouped_2": 2}
 """Pixels of a row of the result that a thread makes, the longer strip first."""
-
-ENOUGH_STRIPS = 1 << 16
-"""Threads from which the longer strip keeps a large GPU busy."""
-
-UNROLLED = 16
-"""The most taps of a row times pixels of a strip that a CPU's compiler holds in registers (measured on lavapipe)."""
 
 
 def _span(call: Call, columns: int) -> int:
@@ -90,8 +85,8 @@ def _preferred(call: Call, target: Target, columns: int) -> bool:
     if columns == min(STRIPS.values()):
         return True
     if target.few_cores:
-        return columns * call.inputs[1].shape[3] <= UNROLLED
-    return _threads(call, Layout.PACKED_INT8_4C, columns)[0] >= ENOUGH_STRIPS
+        return columns * call.inputs[1].shape[3] <= MOST_TAPS
+    return _threads(call, Layout.PACKED_INT8_4C, columns)[0] >= MANY_THREADS
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:

@@ -17,8 +17,8 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MANY_THREADS
 from q8ta_wgpu.kernels.product import gemm, gemv, halves, tiled, weighted
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product.units import UNITS
 
 OUTPUT = ONLY_4C | FLOAT
@@ -29,8 +29,6 @@ STRIPS = {"dw_4x4": (4, 4), "dw_4x2": (4, 2), "dw_2x1": (2, 1)}
 """(columns, rows) of results that a thread makes, by kernel name."""
 
 SMALL_STRIP, LARGE_STRIP, LARGEST_STRIP = "dw_2x1", "dw_4x2", "dw_4x4"
-ENOUGH_STRIPS = 1 << 16
-"""Threads from which the larger strip keeps a large GPU busy."""
 
 
 def _quads(channels: int) -> int:
@@ -172,7 +170,7 @@ def _best_strip(call: Call, target: Target) -> str:
         return LARGEST_STRIP
     if not target.packed_dot:
         return SMALL_STRIP
-    enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= ENOUGH_STRIPS
+    enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= MANY_THREADS
     return LARGE_STRIP if enough or target.few_cores else SMALL_STRIP
 
 

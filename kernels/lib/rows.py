@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import FLOAT32, Attrs, Call, TensorType
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
+from q8ta_wgpu.kernels.lib.thresholds import ITEMS, MANY_THREADS
 
 THREADS = 256
 """Threads of a workgroup."""
@@ -74,24 +75,17 @@ def of_words(call: Call) -> Rows:
 RowsOf = Callable[[Call], Rows]
 
 
-ITEMS = {1: 16, 4: 8}
-"""The most items that a thread reads of a row where there are many rows, by the elements of an item (measured on an
-H200)."""
-
 MOST_ITEMS = LOOP_TURNS // 4
 """The longest row, in items, that a single thread may read, since a thread's loop turns are limited."""
-
-BUSY = 1 << 16
-"""Threads that keep a large GPU busy. With fewer, more threads share a row (measured on an H200)."""
 
 
 def lanes(rows: Rows, size: int) -> int:
     """The number of threads that share a row, a power of two. An item has `size` elements, 1 or 4."""
     items = rows.length // size
-    if rows.inner > 1 and rows.rows >= BUSY // ITEMS[size] and items <= MOST_ITEMS:
+    if rows.inner > 1 and rows.rows >= MANY_THREADS // ITEMS[size] and items <= MOST_ITEMS:
         return 1  # neighbouring threads take neighbouring rows and read adjacent elements
     found = 1 << (-(-items // ITEMS[size]) - 1).bit_length()
-    while rows.rows * found < BUSY and 2 * found <= items:
+    while rows.rows * found < MANY_THREADS and 2 * found <= items:
         found *= 2
     return min(found, THREADS)
 

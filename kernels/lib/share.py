@@ -21,17 +21,13 @@ from q8ta_wgpu.ir.graph import RANGES, Call
 from q8ta_wgpu.ir.kernel import Kernel, Names
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib.thresholds import FEW_RESULTS, LARGE_WINDOW
 
 Extents = tuple[int, ...]
 """Turns of at most four nested loops, the innermost last. It steps by STEPS.w, the loops around it by z, y and x."""
 
 THREADS = 256
 """Threads of a workgroup: one team for a float32 result, or four teams for the four elements of an int8 word."""
-
-SHARED_FROM, FEW_RESULTS = 256, 1 << 13
-"""Teams pay where a window has at least SHARED_FROM elements and there are at most FEW_RESULTS results, too few to keep
-a GPU busy with one thread each."""
-
 
 MAINS = ("map", "direct")
 """Files with a main of one thread for each result: an element, or four channels. `shared_*` have the mains of teams."""
@@ -55,7 +51,7 @@ def pays_for_few(extents: Callable[[Call], Extents]) -> Callable[[Call, Target],
     """A predicate for reductions with so few results that one thread for each leaves most of a GPU idle."""
 
     def pays(call: Call, target: Target) -> bool:
-        few = call.output.numel <= FEW_RESULTS and math.prod(extents(call)) >= SHARED_FROM
+        few = call.output.numel <= FEW_RESULTS and math.prod(extents(call)) >= LARGE_WINDOW
         return few and target.shares_memory
 
     return pays

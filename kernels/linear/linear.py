@@ -17,8 +17,8 @@ from q8ta_wgpu.ir.op import Case, Op, Operand, dims
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.lib import share
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product import four_bit_weights, gemm, gemv, halves, sgemm, tiled, weighted
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -26,8 +26,8 @@ from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
-from q8ta_wgpu.kernels.product import gemm, halves, tiled, weighted
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, MANY_GROUPS
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MACS_A_BYTE, MANY_GROUPS, UNIT_WORK
+from q8ta_wgpu.kernels.product import gemm, halves, tiled
 
 LONGEST = arithmetic.INT32_MAX // 255**2
 """The longest sum of products (a - a_zero) * (b - b_zero) of int8 that cannot pass int32."""
@@ -159,10 +159,6 @@ def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
 
 TILES = {label: gemm.TILES[label] for label in ("units_64x64", "64x64", "32x32")}
 
-UNIT_WORK = 1 << 24
-"""From this many multiply-accumulates on, matrix units are faster: at twice as many, heads of 197 rows on an H200 took
-4.8 and 5.8 microseconds with them, 5.1 and 6.5 without."""
-
 
 def _choose(call: Call, target: Target) -> str:
     if not target.shares_memory or dims(call.output)[2] <= FEW_ROWS:
@@ -233,7 +229,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
         params=_params,
         has_vectors=lambda call: call.inputs[0].shape[-1] % 16 == 0,
         among={label: TILES[label] for label in labels},
-        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["tiled"],
+        cost=lambda call: macs(call) / MACS_A_BYTE["tiled"],
     )
     general = Kernel(
         op,
@@ -244,7 +240,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
         constants=_constants,
         threads=_threads,
         turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
-        cost=lambda call: macs(call) / weighted.MACS_A_BYTE["direct"],
+        cost=lambda call: macs(call) / MACS_A_BYTE["direct"],
     )
     return *tiled.kernels(pairs), general
 

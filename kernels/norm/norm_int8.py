@@ -20,6 +20,7 @@ from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, extent
 from q8ta_wgpu.kernels.epilogue.stage import StageContext
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
 from q8ta_wgpu.kernels.lib import rows, valid
+from q8ta_wgpu.kernels.lib.thresholds import MOST_HELD
 from q8ta_wgpu.kernels.norm import integers
 
 LARGEST = {dtype: high - low for dtype, (low, high) in RANGES.items()}
@@ -135,11 +136,6 @@ def _params(call: Call) -> Params:
         "per_group": np.uint32(shape[1] // groups if len(shape) > 1 else 1),
         "channel_words": np.uint32(math.prod(shape[2:-1]) * -(-shape[-1] // 4)),
     }
-
-
-MOST_HELD = 4
-"""The most words of a row for which a thread loads all its words once and holds them in registers. With more words for
-each thread there are many rows, which hide the latency of memory without that."""
 
 
 def _held(call: Call) -> int:

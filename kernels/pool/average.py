@@ -17,6 +17,7 @@ from q8ta_wgpu.ir.layout import ANY_INT8, Layout
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels, share
+from q8ta_wgpu.kernels.lib.thresholds import AVERAGING_GROUPS, LARGE_WINDOW
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
 """WGSL files of averages over windows in 4C, for `channels.kernel`."""
@@ -31,8 +32,7 @@ INT16 = (
 """Bindings of sums of int16."""
 
 WORKGROUP = 128
-ENOUGH_WORKGROUPS = 512
-"""Threads of a workgroup that averages whole images, and the number of such workgroups that keeps a large GPU busy."""
+"""Threads of a workgroup that averages whole images."""
 
 LARGEST_RATIO = 1e36
 """The largest ratio of the scales of operand and result. 256 times as much still fits float32."""
@@ -102,9 +102,8 @@ def kernels(
     long = Kernel(f"{op}.long", (window, "windows", "average_long", "map"), (ANY_INT8,), ANY_INT8, params=params)
 
     def pays(call: Call, target: Target) -> bool:
-        """Teams of threads pay for large windows of int16 that are no whole images: with one thread for each result,
-        100 MB took 1.7 ms on an H200."""
-        large = math.prod(extents(call)) >= share.SHARED_FROM
+        """Teams of threads pay for large windows of int16 that are no whole images."""
+        large = math.prod(extents(call)) >= LARGE_WINDOW
         return large and target.shares_memory and call.inputs[0].dtype == INT16X4
 
     return *share.kernels(short, extents, pays), *share.kernels(long, extents, pays)
@@ -137,7 +136,7 @@ def _run_bits(call: Call) -> int:
     least = bits - 2
     while bits > 0 and (1 << bits) > count:
         bits -= 1
-    while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < ENOUGH_WORKGROUPS:
+    while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < AVERAGING_GROUPS:
         bits -= 1
     while bits > 0 and _turns(call, bits) > LOOP_TURNS:
         bits -= 1

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.product import speeds
-from q8ta_wgpu.kernels.product.thresholds import (
+from q8ta_wgpu.kernels.lib.thresholds import (
     EMULATED,
     MANY_GROUPS,
     PADDED,
@@ -26,6 +25,7 @@ from q8ta_wgpu.kernels.product.thresholds import (
     PADDED_EXCHANGED,
     SOME_GROUPS,
 )
+from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
 REGISTERS = "gemm_registers"

@@ -10,9 +10,9 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, LONG
 from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import Sizes
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, LONG
 
 THREADS = 64
 """Fewest threads of a workgroup."""

@@ -16,7 +16,7 @@ from q8ta_wgpu.ir.graph import Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params, no_params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS, MANY_GROUPS
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MANY_GROUPS
 
 
 @dataclass(frozen=True)

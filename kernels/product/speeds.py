@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.lib.thresholds import SPLITTING, UNPACKING
 
 
 class Tile(Protocol):
@@ -97,16 +98,6 @@ def family(adapter: str) -> str:
 def known(target: Target) -> bool:
     """Whether the rules that choose kernels were measured on the target: on its family of adapters, or in software."""
     return not target.shares_memory or bool(family(target.name))
-
-
-SPLITTING = 24
-"""The time to split rows of int16 into rows of int8, as a number of channels that are multiplied in that time (measured
-on an H200)."""
-
-
-UNPACKING = 24
-"""The same for weights of 4 bits that become two int8, as a number of rows: a guess, by which the chosen tile takes at
-most a tenth longer than the fastest."""
 
 
 def fastest(

@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import (
     REGISTERS,
@@ -25,7 +26,6 @@ from q8ta_wgpu.kernels.product.gemm import (
     tiles,
     with_parts,
 )
-from q8ta_wgpu.kernels.product.thresholds import FEW_ROWS
 from q8ta_wgpu.kernels.product.units import UNITS
 
 

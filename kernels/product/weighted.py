@@ -31,6 +31,7 @@ from q8ta_wgpu.kernels.epilogue.stages import Scale
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Rows
 from q8ta_wgpu.kernels.epilogue.sum_rounding import Rounding, rounding
 from q8ta_wgpu.kernels.lib import valid
+from q8ta_wgpu.kernels.lib.thresholds import MACS_A_BYTE
 from q8ta_wgpu.kernels.product import four_bit_weights, halves
 
 
@@ -240,11 +241,6 @@ def _form(
             return "scales of rows, an addend and an activation together are more than a dispatch reads"
     numbers = (found.multiplier, found.offset, correction)
     return Int8Form(op, (0, weight, *numbers, *operands), {**attrs, "epilogue": Epilogue(stages)})
-
-
-MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
-"""Multiply-accumulates that a kernel computes in the time in which a large GPU moves a byte, by the kind of kernel:
-orders of magnitude, measured on an H200."""
 
 
 def macs(call: Call) -> int:

@@ -17,6 +17,7 @@ from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.lib.thresholds import MACS_A_BYTE
 from q8ta_wgpu.kernels.product import gemm, tiled, weighted
 
 MOST_PHASES = 64
@@ -46,8 +47,8 @@ def macs(call: Call) -> int:
 
 
 def cost(kind: str) -> Callable[[Call], float]:
-    """`Kernel.cost` of a kernel of a kind of weighted.MACS_A_BYTE."""
-    return lambda call: macs(call) / weighted.MACS_A_BYTE[kind]
+    """`Kernel.cost` of a kernel of a kind of MACS_A_BYTE."""
+    return lambda call: macs(call) / MACS_A_BYTE[kind]
 
 
 def _grid(call: Call) -> tuple[int, int]:

@@ -50,7 +50,7 @@ class Target:
         uniform_alignment: uniform buffer offsets are multiples of these bytes.
         loop_turns: turns of the loops of a thread together.
         packed_dot: whether dot4I8Packed is linked. On a GPU it must be clearly faster than its emulation: a driver that
-            has no such instruction emulates it in a form that fills the registers (kernels/product/thresholds.py).
+            has no such instruction emulates it in a form that fills the registers (kernels/lib/thresholds.py).
         fast_dot: whether a dot product is clearly faster than its four products, so that it pays to assemble words for
             it. On an H200 it is one instruction and 6 times as fast; on lavapipe both forms reach 57 GOP/s.
         shares_memory: whether threads gain from what others of their workgroup load, as matrix products on an H200 do.

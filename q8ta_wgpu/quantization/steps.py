@@ -12,7 +12,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.stored import Choice, Reading, Stored, StoredValues, Table, Width, is_moved
 
 MACS_A_BYTE = 8.0
-"""The number of multiply-adds that take as long as moving a byte, as in kernels/product/weighted.py."""
+"""The number of multiply-adds that take as long as moving a byte, as in kernels/lib/thresholds.py."""
 
 PARTS = 8
 """By what factor an attention costs more if its operands are wide: it becomes three operators with several products

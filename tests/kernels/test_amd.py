@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from q8ta_wgpu.kernels.product.thresholds import EMULATED
+from q8ta_wgpu.kernels.lib.thresholds import EMULATED
 from testbed import radv
 from testbed.sample import EVERYTHING
 

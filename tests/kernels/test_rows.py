@@ -7,7 +7,8 @@ import pytest
 
 from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.kernels.lib.rows import BUSY, THREADS, Rows, lanes
+from q8ta_wgpu.kernels.lib.rows import THREADS, Rows, lanes
+from q8ta_wgpu.kernels.lib.thresholds import MANY_THREADS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.runtime.device import Device
 from testbed import harness, op_graphs
@@ -19,7 +20,7 @@ from testbed import harness, op_graphs
 def test_teams_divide_a_workgroup_and_fill_the_gpu(rows: int, length: int, size: int) -> None:
     found = lanes(Rows(rows, length, 1, length), size)
     assert THREADS % found == 0
-    assert rows * found >= BUSY or found == THREADS or 2 * found > length // size
+    assert rows * found >= MANY_THREADS or found == THREADS or 2 * found > length // size
 
 
 def test_one_thread_a_row_where_neighbours_are_rows() -> None:

@@ -69,8 +69,8 @@ ROOMS: dict[str, set[str]] = {
     | REWRITING,
     "passes.layout_sync": TABLE,
     "passes.fold_moves": TABLE
-    | {"kernels.epilogue", "kernels.product", "kernels.prologue", "passes.layout_sync", "passes.rewriter"},
-    "passes.fold_stages": TABLE | {"kernels.product", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
+    | {"kernels.epilogue", "kernels.lib", "kernels.prologue", "passes.layout_sync", "passes.rewriter"},
+    "passes.fold_stages": TABLE | {"kernels.lib", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
     "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # calls of aten and ONNX to operators of the table
     "importing": GRAPH | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},

@@ -1,0 +1,87 @@
+"""The numbers by which kernels are chosen, with the device on which each was measured.
+
+Times of tiles on matrix units are in `kernels/product/families/`. What no one measured says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MANY_GROUPS = 300
+"""Workgroups that keep a large GPU busy (H200)."""
+
+SOME_GROUPS = 200
+"""The same for tiles whose threads share k (H200)."""
+
+MANY_BLOCKS = 600
+"""The same for blocks of 16 queries of attention: from there on, small ones are faster (H200)."""
+
+MANY_KEYS = 512
+"""From this many keys on, attention loads 128 of them at a time on matrix units (H200, `attention.blocks.choose`)."""
+
+FEW_QUERIES = 4
+"""Up to this many queries of a head, each gets its own workgroup. A decoder that generates a token has one. Not
+measured beyond that."""
+
+UNIT_WORK = 1 << 24
+"""From this many multiply-accumulates of two activations on, matrix units are faster (H200: at twice as many, heads of
+197 rows took 4.8 and 5.8 microseconds with them, 5.1 and 6.5 without)."""
+
+MANY_THREADS = 1 << 16
+"""Threads that keep a large GPU busy. With fewer, more threads share a row, and threads take shorter strips of a
+depthwise or grouped convolution (H200)."""
+
+ITEMS = {1: 16, 4: 8}
+"""The most items that a thread reads of a row where there are many rows, by the elements of an item (H200)."""
+
+FEW_RESULTS, LARGE_WINDOW = 1 << 13, 256
+"""Teams of threads share windows of at least LARGE_WINDOW elements where there are at most FEW_RESULTS results, too few
+to keep a GPU busy with one thread each (H200; 100 MB of int16 took 1.7 ms with one thread for each result)."""
+
+AVERAGING_GROUPS = 512
+"""Workgroups of 128 threads that average whole images and keep a large GPU busy (H200)."""
+
+MOST_HELD = 4
+"""The most words of a row for which a thread of a norm loads all its words once and holds them in registers. With more
+words for each thread there are many rows, which hide the latency of memory without that (H200)."""
+
+MOST_TAPS = 16
+"""The most taps of a row times pixels of a strip of a grouped convolution that a CPU's compiler holds in registers
+(lavapipe)."""
+
+MACS_A_BYTE = {"tiled": 8.0, "shared": 4.0, "direct": 0.75}
+"""Multiply-accumulates that a kernel computes in the time in which a large GPU moves a byte, by the kind of kernel:
+orders of magnitude (H200)."""
+
+SPLITTING = 24
+"""The time to split rows of int16 into rows of int8, as a number of channels that are multiplied in that time
+(H200)."""
+
+UNPACKING = 24
+"""The same for weights of 4 bits that become two int8, as a number of rows: a guess, by which the chosen tile takes at
+most a tenth longer than the fastest (H200)."""
+
+FEW_ROWS = 8
+"""Up to this many rows a tile is mostly padding, and threads share k instead of rows (H200)."""
+
+LONG = 8192
+"""Inputs from which teams of 256 threads are faster than teams of 64 for few rows (H200: 8,192 inputs to 2,048 outputs
+9.0 -> 7.7 us, with 4 bits 8.6 -> 6.3; 4,096 to 4,096 5.8 -> 7.5 us, 2,048 to 8,192 8.0 -> 9.0)."""
+
+PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
+"""Relative time for an element of the result, padding included, of large tiles on a GPU (H200)."""
+
+EMULATED = ("64x16", "16x16")
+"""The large and the small tile where dot products are emulated. Only these leave registers for four waves of a SIMD
+(AMD's compiler for GCN, as `python -m bench amd` prints: 52 to 60 registers; 32x32 takes 76, 64x64 92 and 128x32 116,
+for three or two waves). By that compiler's estimate an element takes 8 % longer in 64x16 than in 32x32."""
+
+PADDED_CPU: Mapping[str, float] = {"registers_8x16": 1.0}
+"""As PADDED, on a CPU (lavapipe)."""
+
+PADDED_EXCHANGED: Mapping[str, float] = {"registers_7x16": 0.8, "registers_8x16": 1.0}
+"""The same where threads exchange weights (lavapipe). The code of 7x16 has 15 KB a step; more does not fit the cache of
+decoded instructions of the processor that was measured (Zen 4)."""
+
+PADDED_CPU_NARROW: Mapping[str, float] = {"registers_8x32": 1.0, "registers_8x16": 1.2}
+"""The same for kernels that assemble vectors of x from words or bytes (lavapipe)."""
