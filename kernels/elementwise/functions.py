@@ -37,8 +37,9 @@ class Row:
         as_curve: whether an epilogue can compute it as a piecewise linear curve.
         whole: whether its results are integers.
         jumps: whether it jumps, so that no curve is like it. One that rounds is left to a curve, whose knots are near.
-        of_integers: its definition for int32, (int64 array, attrs) -> array: bools of a comparison, else integers
+        of_integers: its definition for int32, (int64 array, attrs) -> array: bools where it `compares`, else integers
             modulo 2^32. None where it takes float32 only.
+        compares: whether it is a comparison, whose result is 0 or 1 in float32 of int32 too.
         attrs: attributes of the tested calls.
         tolerance: as for Op.
     """
@@ -53,6 +54,7 @@ class Row:
     whole: bool = False
     jumps: bool = False
     of_integers: Callable[[Array, Attrs], Array] | None = None
+    compares: bool = False
     attrs: tuple[Attrs, ...] = ({},)
     tolerance: float = 1e-5
 
@@ -218,16 +220,16 @@ ROWS = (
             name,
             float64.divided(function),
             schema={"divisor": NUMBER},
-            whole=name.endswith("divide"),
-            jumps=not name.endswith("divide"),
+            whole=whole,
+            jumps=not whole,
             of_integers=float64.divided_integers(integers),
             attrs=({"divisor": 0.75}, {"divisor": -3.0}),
         )
-        for name, function, integers in (
-            ("floor_divide", np.floor_divide, np.floor_divide),
-            ("trunc_divide", lambda x, divisor: np.trunc(x / divisor), lambda x, d: (x - np.fmod(x, d)) // d),
-            ("remainder", np.remainder, np.remainder),
-            ("fmod", np.fmod, np.fmod),
+        for name, whole, function, integers in (
+            ("floor_divide", True, np.floor_divide, np.floor_divide),
+            ("trunc_divide", True, lambda x, divisor: np.trunc(x / divisor), lambda x, d: (x - np.fmod(x, d)) // d),
+            ("remainder", False, np.remainder, np.remainder),
+            ("fmod", False, np.fmod, np.fmod),
         )
     ),
     Row(
@@ -268,6 +270,7 @@ ROWS = (
             schema={"number": NUMBER},
             jumps=True,
             of_integers=float64.compared_integers(compare),
+            compares=True,
             attrs=({"number": 0.75}, {"number": -1.0}),
             tolerance=0,
         )
