@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_OFTEN = 9.5
-"""The ratio from which on it is said in times, not in percent."""
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -20,9 +17,11 @@ class Decision:
             search for the fewest bits did; "cheap" where more bits cost next to nothing.
         reason: why, as a report says it; empty for the plan's 8 bits.
         matched: the names of all rules that matched.
-        noise: the noise that rounding it to 8 bits makes in the outputs, relative to what they should have at most;
-            None where no such noise was predicted, since 8 bits suffice everywhere.
+        noise: the noise that rounding it to `narrow` makes in the outputs, relative to what they should have at most;
+            None where no such noise was predicted, since `narrow` suffices everywhere.
         cost: what the width costs, in bytes moved: an estimate that counts multiply-adds as bytes.
+        narrow: the width that it would have without regard to noise: "int8", or "int16" where a rule or the operators
+            around it ask for that.
     """
 
     values: tuple[str, ...]
@@ -33,15 +32,15 @@ class Decision:
     matched: tuple[str, ...] = ()
     noise: float | None = None
     cost: float = 0.0
+    narrow: str = "int8"
 
     def __str__(self) -> str:
         how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
         others = f", at one scale with {', '.join(self.values[1:])}" if self.values[1:] else ""
         by, reason = _BY.get(self.by, f"the rule {self.by!r}"), f", {self.reason}" if self.reason else ""
-        noise = "no noise was predicted: 8 bits suffice, or nothing was searched"
+        noise, bits = "no noise was predicted: 8 bits suffice, or nothing was searched", in_bits(self.narrow)
         if self.noise is not None:
-            share = f"{self.noise:,.0f} times" if self.noise > _OFTEN else f"{100 * self.noise:.2g} % of"
-            noise = f"8 bits alone would make {share} the noise that the outputs should have at most"
+            noise = f"{bits} alone would make {share_of(self.noise)} the noise that the outputs should have at most"
         cost = f"{self.cost / 1e3:.3g} kB" if self.cost < 1e6 else f"{self.cost / 1e6:.3g} MB"
         lines = [
             f"{self.values[0]} {how} for {self.role}{others}",
@@ -51,6 +50,18 @@ class Decision:
             f"costs {cost} more to move than 8 bits" if self.cost else "costs nothing more",
         ]
         return "\n  ".join(lines)
+
+
+def in_bits(width: str) -> str:
+    """A width in words."""
+    return f"{width.removeprefix('int')} bits"
+
+
+def share_of(noise: float) -> str:
+    """Noise, relative to other noise, in words that go before it: "22 % of", "2.7 times" or "1,200 times"."""
+    if noise < 0.995:
+        return f"{100 * noise:.2g} % of"
+    return f"{noise:.2g} times" if noise < 9.5 else f"{noise:,.0f} times"
 
 
 _BY = {"plan": "the operators around it", "noise": "its noise", "cheap": "its cost", "asked for": "the precision"}

@@ -187,7 +187,8 @@ def _decision(data: Any) -> Decision:
     if not values:
         raise GraphError(f"{where} must be of a value, found none")
     role, width, by = (name_of(get(data, key, str, where)) for key in ("role", "width", "by"))
-    return Decision(values, role, width, by, text_of(get(data, "reason", str, where), where), matched, noise, cost)
+    reason, narrow = text_of(get(data, "reason", str, where), where), name_of(data.get("narrow", "int8"))
+    return Decision(values, role, width, by, reason, matched, noise, cost, narrow)
 
 
 def _buffers(data: Any) -> dict[str, Buffer]:

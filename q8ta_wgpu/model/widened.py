@@ -61,15 +61,16 @@ def _line(how: str, why: str, group: list[Widened]) -> str:
     names = [value.name for value in sorted(group, key=lambda value: -value.cost)]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     shares = [value.share for value in group]
-    alone = f": alone each would make {_share(min(shares))} to {_share(max(shares))} the noise that outputs may have"
+    range_of = f"{_number(min(shares))} to {_number(max(shares))}"
+    alone = f": alone each would make {range_of} times the noise that outputs may have"
     return (
         f"{len(group)} values: each {how} {why}{alone if min(shares) else ''}, for "
         f"{_size(sum(value.cost for value in group))} more: {', '.join(names[:_LISTED])}{more}"
     )
 
 
-def _share(share: float) -> str:
-    return f"{share:,.0f} times" if share > 9.5 else f"{100 * share:.2g} % of"
+def _number(share: float) -> str:
+    return f"{share:.2g}" if share < 9.5 else f"{share:,.0f}"
 
 
 def _size(cost: float) -> str:

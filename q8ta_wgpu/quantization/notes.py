@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from q8ta_wgpu.ir.decision import share_of
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.quantization.steps import Step
 from q8ta_wgpu.quantization.stored import StoredValues, Table
-
-_OFTEN = 9.5
-"""The ratio from which on it is said in times, not in percent."""
 
 
 def note(graph: Graph, values: StoredValues, steps: Iterable[Step]) -> None:
@@ -28,8 +26,8 @@ def sentence(step: Step, values: StoredValues) -> str:
     """How a value is stored, why, and at what cost."""
     name = step.reading[0].values[0]
     how = "is not rounded" if step.width == "float32" else f"is stored in {step.width}"
-    share = f"{step.noise:,.0f} times" if step.noise > _OFTEN else f"{100 * step.noise:.2g} % of"
-    most = f": here alone they would make {share} the noise that the outputs should have at most" if step.noise else ""
+    alone = f": here alone they would make {share_of(step.noise)} the noise that the outputs should have at most"
+    most = alone if step.noise else ""
     made = values.producers.get(name)
     if isinstance(step.reading[0], Table):
         made = values.readers_of(*step.reading)[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.decision import Decision
+from q8ta_wgpu.ir.decision import Decision, in_bits
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
@@ -35,8 +35,13 @@ _SMALL = 1e-3
 """The share of what is wanted from which on a value's noise counts."""
 
 
-_WHY, _WHY_STEPS = "since 8 bits are too few", "since whole numbers follow from it"
-"""Why noise asks for more bits."""
+_WHY_STEPS = "since whole numbers follow from it"
+"""Why noise asks for more bits of what steps are taken from."""
+
+
+def _too_few(width: Width) -> str:
+    """Why noise asks for more than a width."""
+    return f"since {in_bits(width)} are too few"
 
 
 @dataclass(frozen=True)
@@ -226,7 +231,7 @@ class Precisions:
         rest: Choice = {**dict.fromkeys(readings, "float32"), **wide}
         found = noise_of_each(asked, lambda c: self.noise({**rest, **c}, rounds=False), wanted, RUNS)
         return [
-            Step(reading, "float32", self.costs.of(reading, "float32"), noise=amount, gain=amount)
+            Step(reading, "float32", self.costs.of(reading, "float32"), "", _too_few("int16"), amount, amount)
             for reading, noise in found.items()
             if (amount := float(np.max(noise, initial=0.0))) >= _SMALL
         ]
@@ -241,11 +246,12 @@ class Precisions:
                 if not stored.edges(role) or not self._may_change(reading):
                     continue
                 amount = float(np.max(needed.get(reading, np.zeros(1)), initial=0.0))
+                narrow = self._known.get(reading, stored.width)
                 for width, left in self._widths(reading):
                     if amount >= least or not needed or (beyond and reading in self._go_on):
-                        cost, why = self.costs.of(reading, width), _WHY_STEPS if role == "steps" else _WHY
+                        cost, why = self.costs.of(reading, width), _WHY_STEPS if role == "steps" else _too_few(narrow)
                         found.append(Step(reading, width, cost, "", why, amount, amount * (1 - left)))
-                        amount *= left
+                        amount, narrow = amount * left, width
         return sorted(found, key=lambda step: -step.gain / step.cost)
 
     def _may_change(self, reading: Reading) -> bool:

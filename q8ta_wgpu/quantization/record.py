@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.quantization.steps import Step
-from q8ta_wgpu.quantization.stored import ROLES, Reading, StoredValues
+from q8ta_wgpu.quantization.stored import ROLES, WIDTHS, Reading, StoredValues
 
 
 def record(
@@ -22,7 +22,7 @@ def record(
         values: what a graph stores.
         taken: the steps to more bits; the last one of a reading counts.
         matched: the steps that rules asked for.
-        noise: what was predicted of 8 bits, relative to what outputs should have at most.
+        noise: what was predicted of the width without regard to noise, relative to what outputs should have at most.
     """
     steps = {step.reading: step for step in taken}
     found = []
@@ -31,10 +31,12 @@ def record(
             reading, names = (stored, role), tuple(stored.values)
             if not stored.edges(role) or not names:
                 continue
-            rules = tuple(dict.fromkeys(step.rule for step in matched.get(reading, ())))
+            asked = matched.get(reading, ())
+            rules, made = tuple(dict.fromkeys(step.rule for step in asked)), noise.get(reading)
+            narrow = max((step.width for step in asked), key=WIDTHS.index, default=stored.width)
             if (step := steps.get(reading)) is None:
-                found.append(Decision(names, role, stored.width, "plan", "", rules, noise.get(reading)))
+                found.append(Decision(names, role, stored.width, "plan", "", rules, made, narrow=narrow))
             else:
                 by, cost = step.rule or "noise", float(step.cost)
-                found.append(Decision(names, role, step.width, by, step.reason, rules, noise.get(reading), cost))
+                found.append(Decision(names, role, step.width, by, step.reason, rules, made, cost, narrow))
     return found

@@ -43,7 +43,7 @@ class Step:
     width: Width
     cost: float
     rule: str = ""
-    reason: str = "since 8 bits are too few"
+    reason: str = ""
     noise: float = 0.0
     gain: float = math.inf
 

@@ -125,6 +125,17 @@ def test_a_module_is_explained_value_by_value(tmp_path: Path, precision: str) ->
     ]
 
 
+def test_noise_is_said_of_the_bits_that_make_it() -> None:
+    """Of a residual stream, which has 16 bits in any case, the noise of 16 bits was said to be that of 8."""
+    module = Plain(lambda m, x: m.last(m.norm(x + m.first(x))), first=nn.Linear(8, 8), last=nn.Linear(8, 4))
+    module.norm = nn.LayerNorm(8)
+    torch.manual_seed(0)
+    model = q8.compile(quantized(module.eval(), [100 * data(16, 8, seed=s) for s in range(4)]))
+    for decision in model.graph.decisions:
+        bits = "16 bits" if decision.values == ("add",) else "8 bits"
+        assert f"\n  {bits} alone would make " in str(decision), str(decision)
+
+
 def test_what_another_quantizer_chose_has_no_record() -> None:
     module, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), data(2, 8)
     model = q8.compile(q8.quantize(module, (x,), [x], xnnpack_quantizer(), progress=False))

@@ -159,7 +159,7 @@ NOTES = [
     "c: is stored in int16 since its readers are sums, for 8 kB more to move",
     f"d: is not rounded {NEED.format('22 % of')}, for 3 kB more to move",
     f"e: reads a table of int16 {NEED.format('40 % of')}, for 64 kB more to store (net.py:9)",
-    f"f: is stored in int16 {NEED.format('3.1e+03 % of')}, for 500 kB more to move",
+    f"f: is stored in int16 {NEED.format('31 times')}, for 500 kB more to move",
 ]
 
 
@@ -169,7 +169,7 @@ def test_values_of_one_reason_have_one_line() -> None:
     graph.notes = [*NOTES, "the file holds no quantized values: quantize it first"]
     lines = str(Model(graph, Structure(0)).report()).splitlines()
     assert lines[-5] == (
-        "3 values: each is stored in int16 since 8 bits are too few: alone each would make 22 % of to 1,200 times the "
+        "3 values: each is stored in int16 since 8 bits are too few: alone each would make 0.22 to 1,200 times the "
         "noise that outputs may have, for 1.7 MB more: b.1, f, a"
     )
     assert lines[-4:] == [*NOTES[2:5], graph.notes[-1]]

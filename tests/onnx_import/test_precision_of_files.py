@@ -66,7 +66,7 @@ def test_auto_leaves_in_float32_what_8_bits_lose() -> None:
     assert decibels(data, q8.quantize(data, calibration=items, precision="int8"), x) < 10
     found = q8.quantize(data, calibration=items)
     assert decibels(data, found, x) > 30
-    assert any("is not rounded since 8 bits are too few: here alone" in note for note in found.report().notes)
+    assert any("is not rounded since 16 bits are too few: here alone" in note for note in found.report().notes)
 
 
 def test_auto_finds_a_fourier_transform_that_is_a_convolution() -> None:
@@ -173,7 +173,7 @@ def test_a_model_explains_each_value(tmp_path: Path, capsys: pytest.CaptureFixtu
     q8.quantize(data, calibration=items).save(path)
     model = q8.load(path)
     said = model.explain("mul0")
-    assert said.startswith("mul0 is not rounded for others\n  decided by its noise, since 8 bits are too few\n")
+    assert said.startswith("mul0 is not rounded for others\n  decided by its noise, since 16 bits are too few\n")
     assert "times the noise that the outputs should have at most" in said
     (relu,) = (decision for decision in model.graph.decisions if "relu" in decision.values[0])
     assert (relu.width, relu.by, relu.cost) == ("int8", "plan", 0.0)

@@ -85,8 +85,8 @@ def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
     for name, why in unrounded:
         walk.graph.values.set(name, unrounded=why)
     walk.graph.decisions = [
-        Decision(tuple(values), role, width, by, reason, tuple(matched), noise, cost)
-        for values, role, width, by, reason, matched, noise, cost in decisions
+        Decision(tuple(values), role, width, by, reason, tuple(matched), *others)
+        for values, role, width, by, reason, matched, *others in decisions
     ]
     return walk.graph, structure
 
