@@ -11,7 +11,7 @@ from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 
 if TYPE_CHECKING:
-    from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
+    from q8ta_wgpu.frontend.pt2e.torchao import Quantizer as TorchaoQuantizer
 
 
 def edited(model: GraphModule, quantizer: Quantizer | TorchaoQuantizer) -> GraphModule:

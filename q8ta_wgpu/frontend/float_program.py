@@ -13,7 +13,6 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.frontend.calibrate.state_precision import mark_states
 from q8ta_wgpu.frontend.checks import Tensors
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States, unchanged
 from q8ta_wgpu.frontend.export.decompose import decomposed
@@ -24,6 +23,7 @@ from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.refusals import check_changes, check_floats, check_random, untraceable
 from q8ta_wgpu.frontend.export.remove_no_ops import remove_no_ops
 from q8ta_wgpu.frontend.export.rewrite import rewrite
+from q8ta_wgpu.frontend.export.states import mark_states
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
 from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
 

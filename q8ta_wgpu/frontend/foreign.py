@@ -18,8 +18,6 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen, PythonCode
 
 from q8ta_wgpu.frontend.calibrate import faults
-from q8ta_wgpu.frontend.calibrate.observer import observer_of, share_states
-from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer, convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.modes import OwnNumbers
 from q8ta_wgpu.frontend.export.sized import Sized
@@ -27,6 +25,8 @@ from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.nodes import constant, normalizes
 from q8ta_wgpu.frontend.notes import SIZES, noted
 from q8ta_wgpu.frontend.on_graph import said_of
+from q8ta_wgpu.frontend.pt2e.observers import observer_of, share_states
+from q8ta_wgpu.frontend.pt2e.torchao import Quantizer, convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.read_float import float_program
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.notes import note

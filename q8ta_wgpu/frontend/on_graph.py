@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.algebra import ALGEBRA
 from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
-from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums
+from q8ta_wgpu.frontend.export.states import keep_sums
 from q8ta_wgpu.frontend.read_float import float_program
 from q8ta_wgpu.frontend.run import TorchRunner
 from q8ta_wgpu.frontend.write_qdq import write_qdq

@@ -42,8 +42,8 @@ from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
 from q8ta_wgpu.progress import bar
 
 if TYPE_CHECKING:
-    from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as TorchaoQuantizer
     from q8ta_wgpu.frontend.foreign import Foreign
+    from q8ta_wgpu.frontend.pt2e.torchao import Quantizer as TorchaoQuantizer
 
 _STEPS = 4
 """Steps of the progress bar besides calibration items: export, fold, find what is stored, convert."""

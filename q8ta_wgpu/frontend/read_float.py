@@ -6,8 +6,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.export.recurrent_layers import first_states
+from q8ta_wgpu.frontend.export.states import states_of
 from q8ta_wgpu.frontend.importer.importer import Imported, import_float
 from q8ta_wgpu.frontend.nodes import argument_names, constant, is_constant, is_float, is_transform, kind, module_paths
 from q8ta_wgpu.ir.graph import Graph

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchao.quantization.pt2e import HistogramObserver
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
+from q8ta_wgpu.frontend.pt2e.observers import PerChannelWeightObserver, RangeObserver
 from q8ta_wgpu.passes.plan.storage import INT16
 from q8ta_wgpu.quantization import ranges
 from q8ta_wgpu.quantization.ranges import OF_ZEROS, Range

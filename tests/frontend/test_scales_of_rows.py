@@ -12,7 +12,7 @@ from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.frontend.calibrate.pt2e import convert_pt2e, prepare_pt2e
+from q8ta_wgpu.frontend.pt2e.torchao import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.runtime.device import Device
 from tests.frontend.test_weights_of_4_bits import Block
 from tests.quantizing import Plain, check, data, ops

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.annotations import Annotations
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.pt2e.annotations import Annotations
 from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.model import reference

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from q8ta_wgpu.frontend.calibrate import pt2e
 from q8ta_wgpu.frontend.export.modes import quietly
+from q8ta_wgpu.frontend.pt2e import torchao
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_torchao_is_imported_without_what_it_says_about_itself(caplog: pytest.Lo
 def test_triton_finds_its_own_symbols_first() -> None:
     """What is imported afterwards is loaded as ever."""
     before = sys.getdlopenflags()
-    with pt2e.apart():
+    with torchao.apart():
         assert sys.getdlopenflags() == before | os.RTLD_DEEPBIND
     assert sys.getdlopenflags() == before
 

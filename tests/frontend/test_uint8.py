@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.__main__ import main
 from q8ta_wgpu.errors import GraphError, InputError, UnsupportedError
-from q8ta_wgpu.frontend.calibrate import pt2e
+from q8ta_wgpu.frontend.pt2e import torchao
 from q8ta_wgpu.ir.graph import INT8X4, UINT8, Graph, Node, QParams, TensorType
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.runtime.device import Device
@@ -249,7 +249,7 @@ def test_what_is_refused(function: Callable[[Tensor], Any], message: str) -> Non
 
 def test_the_codes_of_a_quantized_tensor_are_not_converted() -> None:
     """Its int8 has a scale of its own, which a conversion of the bytes would not apply."""
-    assert pt2e  # what it imports registers the operators
+    assert torchao  # what it imports registers the operators
     qd = torch.ops.quantized_decomposed
 
     def codes(x: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.annotations import Annotations
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
+from q8ta_wgpu.frontend.pt2e.annotations import Annotations
 from q8ta_wgpu.kernels.epilogue.stages import Requantize
 from q8ta_wgpu.runtime.device import Device
 from testbed.harness import parts, rounding, stages_of

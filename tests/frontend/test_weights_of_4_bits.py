@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
-from q8ta_wgpu.frontend.calibrate.pt2e import prepare_pt2e
+from q8ta_wgpu.frontend.pt2e.torchao import prepare_pt2e
 from q8ta_wgpu.ir import bits
 from q8ta_wgpu.ir.arithmetic import STEPS
 from q8ta_wgpu.quantization.four_bits import grouped

@@ -14,9 +14,9 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, one_line
-from q8ta_wgpu.frontend.calibrate.state_precision import states_of
 from q8ta_wgpu.frontend.export.buffers_as_inputs import lost_after
 from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.export.states import states_of
 from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
 from q8ta_wgpu.quantization.ranges import no_scale

@@ -136,7 +136,7 @@ class Quantizer:
                 'weights="int4" is rounded by q8ta_wgpu.quantize alone, with q8ta_wgpu.Quantizer itself: give it the '
                 'module, or take weights="int8"'
             )
-        from q8ta_wgpu.frontend.calibrate.annotations import Annotations
+        from q8ta_wgpu.frontend.pt2e.annotations import Annotations
 
         self.keep_skipped(model)
         _class_of_torchao()
@@ -175,7 +175,7 @@ def check_quantizer(quantizer: Any) -> None:
 
 def _class_of_torchao() -> type:
     """torchao's class of PT2E quantizers. Ours becomes a virtual subclass of it: it has the same methods."""
-    from q8ta_wgpu.frontend.calibrate.pt2e import Quantizer as Found
+    from q8ta_wgpu.frontend.pt2e.torchao import Quantizer as Found
 
     found: type = Found
     Found.register(Quantizer)

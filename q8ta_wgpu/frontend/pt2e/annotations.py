@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate import scheme
-from q8ta_wgpu.frontend.calibrate.pt2e import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
-from q8ta_wgpu.frontend.calibrate.state_precision import keep_sums, states_of
 from q8ta_wgpu.frontend.export.recurrent_layers import first_states, weights_of
+from q8ta_wgpu.frontend.export.states import keep_sums, states_of
 from q8ta_wgpu.frontend.importer.importer import import_float
 from q8ta_wgpu.frontend.nodes import (
     constant,
@@ -25,6 +23,8 @@ from q8ta_wgpu.frontend.nodes import (
     why_in_float,
 )
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
+from q8ta_wgpu.frontend.pt2e import specs
+from q8ta_wgpu.frontend.pt2e.torchao import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
@@ -53,8 +53,8 @@ class Annotations:
 
     def __init__(self, model: GraphModule, qat: bool = False, streams: bool = True) -> None:
         self._model, self._streams = model, streams
-        self.activation: Callable[[Storage], Any] = functools.cache(functools.partial(scheme.activation, qat))
-        self.weight, self.columns = (scheme.weight(qat, channels) for channels in (0, 1))
+        self.activation: Callable[[Storage], Any] = functools.cache(functools.partial(specs.activation, qat))
+        self.weight, self.columns = (specs.weight(qat, channels) for channels in (0, 1))
         self._nodes = {node.name: node for node in model.graph.nodes}
 
     def write(self) -> None:

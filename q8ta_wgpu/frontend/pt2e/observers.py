@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.calibrate.pt2e import PerChannelMinMaxObserver, UniformQuantizationObserverBase
-from q8ta_wgpu.frontend.calibrate.state_precision import states_of
+from q8ta_wgpu.frontend.export.states import states_of
+from q8ta_wgpu.frontend.pt2e.torchao import PerChannelMinMaxObserver, UniformQuantizationObserverBase
 from q8ta_wgpu.passes.plan.storage import INT8, Storage
 from q8ta_wgpu.quantization.ranges import Range, scales_of_weights
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from q8ta_wgpu.frontend.calibrate.observer import PerChannelWeightObserver, RangeObserver
-from q8ta_wgpu.frontend.calibrate.pt2e import (
+from q8ta_wgpu.frontend.pt2e.observers import PerChannelWeightObserver, RangeObserver
+from q8ta_wgpu.frontend.pt2e.torchao import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
     FusedMovingAvgObsFakeQuantize,
