@@ -6,11 +6,13 @@ RDNA 2. A newer Mesa need not be installed: unpack its packages, and name its tw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import origin, write
 from bench.options import Options
+from q8ta_wgpu.kernels.lib.thresholds import PADDED
+from q8ta_wgpu.kernels.product.gemm import TILES
 from testbed import radv
 
 FAMILIES = {
@@ -40,7 +42,9 @@ COLUMNS = (
     *(f"{tile}: registers, waves, instructions" for tile in SHOWN),
     "most LDS",
     "most code",
+    "element",
 )
+"""`element` is the time of an element of the result, by tile, as `estimated`."""
 
 
 def part_amd(options: Options) -> None:
@@ -74,4 +78,20 @@ def cells(family: str, rows: Sequence[radv.Row]) -> list[object]:
         *(f"{row['vgprs']}, {row['waves']}, {row['instructions']}" for row in shown),
         f"{max(row['lds'] for row in good) >> 10} KiB",
         f"{max(row['code'] for row in good) >> 10} KiB",
+        estimated(by_name),
     ]
+
+
+def estimated(rows: Mapping[str, radv.Row]) -> dict[str, float]:
+    """The time of an element of the result in each of the large tiles, beside 64x64's, as PADDED has it: by the
+    compiler's inverse throughput, a geometric mean of pointwise and of implicit convolutions."""
+    tiles = {label: TILES[label] for label in PADDED}
+
+    def element(label: str, method: str) -> float:
+        tile = tiles[label]
+        return float(rows[f"q8ta_conv2d.{method}_{label}"]["cycles"]) * tile.threads / (tile.m * tile.n)
+
+    def mean(label: str) -> float:
+        return (element(label, "pw") * element(label, "implicit")) ** 0.5
+
+    return {label: round(mean(label) / mean("64x64"), 2) for label in tiles}

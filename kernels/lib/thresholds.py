@@ -69,7 +69,8 @@ LONG = 8192
 9.0 -> 7.7 us, with 4 bits 8.6 -> 6.3; 4,096 to 4,096 5.8 -> 7.5 us, 2,048 to 8,192 8.0 -> 9.0)."""
 
 PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
-"""Relative time for an element of the result, padding included, of large tiles on a GPU (H200)."""
+"""Relative time for an element of the result, padding included, of large tiles on a GPU (H200). What AMD's compiler
+estimates for RDNA 2 to 4 (`python -m bench amd`) chooses the same tiles for any number of channels."""
 
 EMULATED = ("64x16", "16x16")
 """The large and the small tile where dot products are emulated. Only these leave registers for four waves of a SIMD
