@@ -28,7 +28,7 @@ def _timestep(m: Any, time: Tensor) -> Tensor:
     return found
 
 
-def _sink(m: Any, x: Tensor) -> Tensor:
+def sink(m: Any, x: Tensor) -> Tensor:
     q, k, v = m.qkv(x).reshape(1, 197, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
     bias = torch.zeros(197, 197)
     bias[:, 0] = math.log(0.8 * 197 / 0.2)
@@ -105,7 +105,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
         lambda s: 290 + data(32, 12, seed=s),
     ),
     "attention behind a sink": (
-        lambda: Plain(_sink, qkv=nn.Linear(32, 96), head=nn.Linear(32, 32)),
+        lambda: Plain(sink, qkv=nn.Linear(32, 96), head=nn.Linear(32, 32)),
         lambda s: data(1, 197, 32, seed=s),
     ),
     "a small part of a cat, read by itself": (

@@ -30,12 +30,14 @@ class Scores:
     Attributes:
         product: the matmul of two activations.
         factor: multiplies the product.
-        bias: constant that is added, in integer steps (batch, heads, queries, keys).
+        numbers: constant that is added (batch, heads, queries, keys).
+        bias: the same in integer steps.
         mask: the `add` of a mask that depends on a predicate, and which of its operands holds the scores; or None.
     """
 
     product: Node
     factor: float
+    numbers: Array
     bias: Array
     mask: tuple[Node, str] | None
 
@@ -111,9 +113,9 @@ def scores_of(rewriter: Rewriter, softmax: Node, precision: Precision = COARSE) 
         return None
     factor, numbers = _added(graph, [n for n in between if mask is None or n is not mask[0]], added, shape)
     steps = None if numbers is None else bias_of(numbers, precision)
-    if steps is None or any(graph.values[n.output].in_float for n in between):
+    if numbers is None or steps is None or any(graph.values[n.output].in_float for n in between):
         return None
-    return Scores(node, factor, without_repeats(steps), mask)
+    return Scores(node, factor, numbers, without_repeats(steps), mask)
 
 
 def _constant(predicates: Predicates, name: str) -> Array | None:

@@ -31,7 +31,7 @@ from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
 from q8ta_wgpu.passes.plan.regions import Regions, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.spellings import combined
-from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Rounding, Shared, Storage
+from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Attention, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
 from q8ta_wgpu.passes.plan.user_calls import UserCall, UserCalls
 from q8ta_wgpu.passes.plan.widths import Widths
@@ -137,8 +137,8 @@ class _Planner:
             if self.regions.claimed.isdisjoint({scores.product.output, context.output, *between}):
                 self._attention[scores.product.output] = scores.product.inputs
                 self._attention[context.output] = context.inputs[1:]
-                product, call = self.call_of[scores.product.output], self.call_of[softmax.output]
-                self.found.attention.append((product, call, self.call_of[context.output]))
+                found = Attention(scores.product.output, softmax.output, context.output, scores.numbers)
+                self.found.attention.append(found)
                 inside |= between
         return inside
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from q8ta_wgpu.ir.graph import QParams
+from q8ta_wgpu.ir.graph import Array, QParams
 
 INT8, SLICE, WHOLE, INT16 = "int8", "int8 with zero point 0", "int8 of whole numbers", "int16"
 """How a value is stored: INT8 at a scale of its own; SLICE at a scale of its own, in one tensor with other slices;
@@ -26,6 +26,21 @@ Storage = str | QParams | Shared
 """INT8, SLICE, WHOLE, INT16; a fixed scale and zero point, as of softmax; or that of another value."""
 
 
+@dataclass(frozen=True)
+class Attention:
+    """An attention that becomes one operator.
+
+    Attributes:
+        product, softmax, context: what its first product, its softmax and its second product give.
+        bias: what is added to scores, (batch, heads, queries, keys).
+    """
+
+    product: str
+    softmax: str
+    context: str
+    bias: Array
+
+
 @dataclass
 class Rounding:
     """The plan: how values are stored.
@@ -34,10 +49,10 @@ class Rounding:
         reads: storage of operands, by call of the user's program and name of the value.
         gives: storage of results, by name of the value.
         in_float: calls that stay in float32, and why.
-        attention: calls that become one operator: the first product, the softmax and the second product.
+        attention: those that become one operator.
     """
 
     reads: dict[tuple[str, str], Storage] = field(default_factory=dict)
     gives: dict[str, Storage] = field(default_factory=dict)
     in_float: dict[str, str] = field(default_factory=dict)
-    attention: list[tuple[str, str, str]] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)

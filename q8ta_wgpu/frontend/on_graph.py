@@ -23,6 +23,7 @@ from q8ta_wgpu.quantization.items import how_many, in_order
 from q8ta_wgpu.quantization.limits import low_signal
 from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
+from q8ta_wgpu.quantization.stored import Shares
 
 Tensors = tuple[Tensor, ...]
 
@@ -133,7 +134,8 @@ class OnGraph:
     def _met(self, chosen: Precision | None = None) -> Iterator[faults.Met]:
         """What calibration met of the values that are stored."""
         values = self.calibration.values
-        for stored, name in ((s, n) for s in values.stored for n in s.values if n in self.program.names):
+        met = [stored for stored in values.stored if not isinstance(stored, Shares)]
+        for stored, name in ((s, n) for s in met for n in s.values if n in self.program.names):
             widths = {stored.width_for(edge, chosen.chosen) for edge in stored.roles} if chosen else {stored.width}
             if "int8" in widths or "int16" in widths:
                 steps = 255 if "int8" in widths else 2**16 - 1

@@ -50,6 +50,7 @@ class Roundings:
     Attributes:
         edges: of what calls read, by call and value.
         rows: edges that are read through a rounding of each row, by a scale that the device chooses.
+        shares: of edges that read shares of an attention: its bias, and whether its weights have 14 bits.
         results: of each output, by its value.
         weights: by call and constant.
         biases: of weighted sums, by call: float32 for each output.
@@ -60,6 +61,7 @@ class Roundings:
     graph: Graph
     edges: dict[Edge, Chain] = field(default_factory=dict)
     rows: set[Edge] = field(default_factory=set)
+    shares: dict[Edge, tuple[Array, bool]] = field(default_factory=dict)
     results: dict[str, Chain] = field(default_factory=dict)
     weights: dict[Edge, Integers] = field(default_factory=dict)
     biases: dict[str, Array] = field(default_factory=dict)
@@ -86,6 +88,8 @@ class Roundings:
         elif made.op == "dequantize_weight":
             moved = self.program.moved.get(name, Moved(name))
             self.weights[call, moved.source] = self._integers(made, moved)
+        elif made.op == "round_shares":
+            self.shares[call, name] = self.graph.constants[made.inputs[1]], made.attrs["fine"]
         elif name in self.program.names:  # others are within a call
             self.edges[call, name], rows = self._chain(name, read)
             self.rows.update([(call, name)] if rows else [])

@@ -19,8 +19,9 @@ from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, Array, Graph, QParams
 from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.kernels.attention.round_shares import rounded_shares
 from q8ta_wgpu.quantization.float_program import FloatProgram
-from q8ta_wgpu.quantization.stored import RESULT, Edge
+from q8ta_wgpu.quantization.stored import RESULT, Edge, Shares
 
 Tensors = Sequence[Tensor]
 
@@ -84,7 +85,10 @@ class TorchRunner:
         return found
 
     def noise_of_each(
-        self, graph: Graph, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
+        self,
+        graph: Graph,
+        roundings: Sequence[Sequence[tuple[Edge, QParams | Shares]]],
+        weights: Sequence[Sequence[Array]],
     ) -> list[float]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
@@ -118,6 +122,7 @@ class TorchRunner:
                 continue
             edges = [(node.name, self.names.get(n.name, "")) for n in node.all_input_nodes]
             alike = all(roundings.edges.get(e) == last.edges.get(e) for e in edges)
+            alike = alike and all(_fine(roundings, e) == _fine(last, e) for e in edges)
             alike = alike and all(_ints(roundings, e) is _ints(last, e) for e in edges)
             if alike and roundings.biases.get(node.name) is last.biases.get(node.name):
                 found.add(node)
@@ -157,6 +162,12 @@ def _is_amount(node: Any) -> bool:
 def _ints(roundings: Roundings, edge: tuple[str, str]) -> Any:
     found = roundings.weights.get(edge)
     return None if found is None else found.source
+
+
+def _fine(roundings: Roundings, edge: tuple[str, str]) -> bool | None:
+    """How shares are rounded; None where they are not."""
+    found = roundings.shares.get(edge)
+    return None if found is None else found[1]
 
 
 def _value(node: Node) -> Tensor | None:
@@ -204,6 +215,8 @@ class _Run(Sized):
         if edge in roundings.rows:
             unit = roundings.edges[edge][-1].scale
             return torch.from_numpy(arithmetic.round_rows(value.numpy(), unit))
+        if (how := roundings.shares.get(edge)) is not None:
+            return torch.from_numpy(rounded_shares(value.numpy(), *how))
         return value
 
     def _on_steps(self, source: Node, value: Any, chain: Chain) -> Any:
@@ -238,7 +251,9 @@ class Traced(_Run):
     sign, as where most elements round to zero. The simpler s²/12·Σg², with steps of s, takes errors for independent.
     """
 
-    def __init__(self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, tuple[int, QParams]]) -> None:
+    def __init__(
+        self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, tuple[int, QParams | Shares]]
+    ) -> None:
         super().__init__(runner, roundings)
         found = roundings.weights
         self._with_weights, self._first = roundings, list[Tensor]()
@@ -284,7 +299,10 @@ class Traced(_Run):
         if edge not in self._groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
             return value
         group, q = self._groups[edge]
-        return self._noted(value, group, rounded(value.detach(), q).sub_(value.detach()))
+        exact = value.detach()
+        if isinstance(q, Shares):
+            return self._noted(value, group, torch.from_numpy(rounded_shares(exact.numpy(), q.bias, False)).sub_(exact))
+        return self._noted(value, group, rounded(exact, q).sub_(exact))
 
     def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> Array:
         """How the errors of each group change the outputs, multiplied by these signs and summed. `more` says whether

@@ -197,11 +197,14 @@ class Calibration:
         graph.nodes, graph.outputs = [node for node in graph.nodes if node.output in needed], []
         return graph
 
-    def quantized(self, chosen: Choice | None = None, sums: Mapping[str, Node] | None = None) -> Graph:
+    def quantized(
+        self, chosen: Choice | None = None, sums: Mapping[str, Node] | None = None, runs: bool = False
+    ) -> Graph:
         """The graph with quantizes and dequantizes, and weights in int8, in the widths of the plan or chosen others. Of
-        `sums`, if they are passed, only these have their weights rounded."""
+        `sums`, if they are passed, only these have their weights rounded. `runs`: whether it is run as it is."""
         shifts = {call: states.shifts for call, states in self._layers.items()}
-        return quantized(self.values, chosen or {}, self.sums if sums is None else sums, self.weights, shifts)
+        own = self.sums if sums is None else sums
+        return quantized(self.values, chosen or {}, own, self.weights, shifts, runs=runs)
 
     def quantized_like(self, program: FloatProgram, chosen: Choice | None = None) -> Graph:
         """The graph of the same program at other sizes of its inputs, quantized with the same numbers."""

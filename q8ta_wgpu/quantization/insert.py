@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import Attrs, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Recurrent
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.quantization.stored import RESULT, WIDTHS, Choice, Edge, Stored, StoredValues, Table
+from q8ta_wgpu.passes.fuse_attention import SHARES
+from q8ta_wgpu.quantization.stored import RESULT, WIDTHS, Choice, Edge, Shares, Stored, StoredValues, Table, Width
 from q8ta_wgpu.quantization.weights import RoundedWeights, Steps
 
 
@@ -21,6 +22,7 @@ def quantized(
     weights: RoundedWeights,
     shifts: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     apart: bool = False,
+    runs: bool = False,
 ) -> Graph:
     """A copy of a float graph with quantizes and dequantizes.
 
@@ -32,8 +34,10 @@ def quantized(
         weights: rounds weights.
         shifts: fraction bits that the states of recurrent layers have less, by call.
         apart: whether each operand of a weighted sum has a scale of its own, also where it shares one with others.
+        runs: whether the graph is run as it is, so that it shows how attention rounds its shares. One that is compiled
+            leaves that to the operator.
     """
-    return _Insertion(values, chosen, sums, weights, shifts, apart).run()
+    return _Insertion(values, chosen, sums, weights, shifts, apart, runs).run()
 
 
 @dataclass
@@ -53,6 +57,7 @@ class _Insertion:
     weights: RoundedWeights
     shifts: Mapping[str, tuple[int, int]]
     apart: bool
+    runs: bool
     real: dict[str, tuple[str, QParams]] = field(default_factory=dict)
     again: dict[tuple[str, QParams], str] = field(default_factory=dict)
     by_rows: dict[str, str] = field(default_factory=dict)
@@ -112,12 +117,27 @@ class _Insertion:
             return name
         if isinstance(stored, Table):
             return self._on_steps(name, f"{name}.rows", self.weights.table(name, width))
+        if isinstance(stored, Shares):
+            return self._shares(name, stored, width)
         own = self.apart and width == stored.width and stored.roles[edge] == {"sums"} and edge not in stored.moves
         q = stored.q_of(name) if own else stored.q(width)
         read, given = (name, None) if own else self.real.get(name, (name, None))
         found = read if given == q else self._rounded(read, q)
         by_rows = stored in self.values.by_rows and stored.roles[edge] == {"sums"} and edge not in stored.moves
         return self._rows(found) if by_rows else found
+
+    def _shares(self, name: str, stored: Shares, width: Width) -> str:
+        """Shares as the kernels of attention have them."""
+        if not self.runs:
+            return self._rounded(name, SHARES) if width == "int16" else name
+        if any(self._width(edge) == "int16" for edge in stored.operands):  # three operators, the softmax in int16
+            return name
+        fine = width == "int16" or any(self._width(edge) == "int16" for edge in stored.results)
+        names = name, self.graph.add_constant(f"{name}.bias", stored.bias)
+        return self._emit("round_shares", names, self.graph.types[name], f"{name}.shares", {"fine": fine})
+
+    def _width(self, edge: Edge) -> Width:
+        return self.values.edges[edge].width_for(edge, self.chosen)
 
     def _rows(self, name: str) -> str:
         """A value whose rows are rounded to 8 bits by scales that the device computes."""
@@ -130,10 +150,12 @@ class _Insertion:
             self.by_rows[name] = self._emit("mul", (real, scale), TensorType(shape), f"{name}.rows")
         return self.by_rows[name]
 
-    def _emit(self, op: str, inputs: tuple[str, ...], to: TensorType, hint: str) -> str:
+    def _emit(
+        self, op: str, inputs: tuple[str, ...], to: TensorType, hint: str, attrs: Attrs = MappingProxyType({})
+    ) -> str:
         name = self.graph.fresh(hint)
         self.graph.types[name] = to
-        self.nodes.append(Node(op, inputs, name))
+        self.nodes.append(Node(op, inputs, name, attrs))
         return name
 
     def _is_rounded(self, node: Node) -> bool:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
+
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node
-from q8ta_wgpu.ir.int8 import Elementwise, Product, Recurrent, WeightedSum
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Product, Recurrent, WeightedSum
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.plan.storage import INT8
+from q8ta_wgpu.passes.plan.storage import INT8, Attention
 from q8ta_wgpu.quantization.finite import asked_of_inputs, asks_whether_finite
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.ranges import Range
-from q8ta_wgpu.quantization.stored import RESULT, ROLES, Edge, Role, Rows, Stored, StoredValues, Table, readers_of
+from q8ta_wgpu.quantization.stored import (
+    RESULT,
+    ROLES,
+    Edge,
+    Fixed,
+    Role,
+    Shares,
+    Stored,
+    StoredValues,
+    Table,
+    readers_of,
+)
 
 _SUMS = (WeightedSum, Recurrent, Product)
 
@@ -43,7 +56,8 @@ def planned(
     given = {name: found.by_root[places.root(("", name))] for name in places.plan.gives}
     order = {name: place for place, name in enumerate(found.names)}
     every = sorted(found.by_root.values(), key=lambda stored: min(map(order.__getitem__, stored.values), default=0))
-    return StoredValues(graph, calls, [*every, *tables], given, transforms, states)
+    shares = found.shares(places.plan.attention)
+    return StoredValues(graph, calls, [*every, *tables, *shares], given, transforms, states)
 
 
 def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequence[int]], bool]) -> list[Table]:
@@ -63,7 +77,7 @@ def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequenc
         shape = graph.types[name].shape
         if len(shape) != 2 or shape[1] < shortest:
             continue
-        table = found.setdefault(name, Table(("", name), INT8, Rows(), [name], fixed=in_groups(shape)))
+        table = found.setdefault(name, Table(("", name), INT8, Fixed(), [name], fixed=in_groups(shape)))
         table.roles[program.calls[node.output], name] = frozenset({"others"})
     return list(found.values())
 
@@ -107,6 +121,46 @@ class _Planned:
             roles = {role for edge, found in stored.roles.items() if edge[1] == read for role in found}
             stored.roles[RESULT, written] = frozenset(roles or {"others"})
             stored.moves.update([(RESULT, written)] if roles else [])
+
+    def shares(self, attention: Sequence[Attention]) -> list[Shares]:
+        """The shares of attentions, of which operands are stored."""
+        edges = {edge for stored in self.by_root.values() for edge in stored.roles}
+        found = []
+        for each in attention:
+            product, softmax, context = map(self.producers.get, (each.product, each.softmax, each.context))
+            if product is None or softmax is None or context is None:
+                continue
+            read = [(product, name) for name in product.inputs] + [(context, context.inputs[1])]
+            operands = [edge for pair in read if (edge := self._stored_before(edges, *pair)) is not None]
+            if len(operands) < len(read):
+                continue
+            end = context.output
+            while not any(name == end for _, name in edges) and len(behind := self.readers.get(end, [])) == 1:
+                end = behind[0].output
+            results = tuple(edge for edge in edges if edge[1] == end)
+            found.append(
+                Shares(
+                    ("", softmax.output),
+                    INT8,
+                    Fixed(),
+                    [softmax.output],
+                    {(self.calls[context.output], softmax.output): frozenset({"others"})},
+                    operands=tuple(operands),
+                    results=results,
+                    bias=each.bias.astype(np.float32),
+                )
+            )
+        return found
+
+    def _stored_before(self, edges: Collection[Edge], node: Node, name: str) -> Edge | None:
+        """The edge by which a node reads an operand, before factors and moves; None where it is not stored."""
+        while (edge := (self.calls[node.output], name)) not in edges:
+            made = self.producers.get(name)
+            read = [] if made is None else [n for n in made.inputs if n not in self.graph.constants]
+            if made is None or len(read) != 1 or not isinstance(OPS[made.op].int8, Arithmetic | Elementwise | Moves):
+                return None
+            node, name = made, read[0]
+        return edge
 
     def _at(self, edge: Edge) -> Stored | None:
         """What an edge reads rounded; None where it reads what is not stored."""

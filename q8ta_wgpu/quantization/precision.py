@@ -16,6 +16,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.decision import Decision, in_bits
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.kernels.attention.attention import COARSE, FINE
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.limits import CLEAN, DECIBEL, SPARE, WITHIN, allowed, low_signal, wanted, worst
@@ -26,7 +27,7 @@ from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.simulated import Simulated, by_rows
 from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
-from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Table, Width
+from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Shares, Table, Width
 
 RUNS = 40
 """The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
@@ -179,7 +180,8 @@ class Precisions:
         those of the calibration, and int16 has room for them."""
         left, done, found = max(NOTHING * self.costs.traffic, LITTLE), widths(taken), list[Step]()
         for step in sorted(self._every(needed, 0.0), key=lambda step: step.cost):
-            fits = step.width == "int16" and step.reading[1] == "others" and self.costs.is_exact(step.reading)
+            reaches = step.reading[1] == "others" and not isinstance(step.reading[0], Shares)  # of these all are met
+            fits = step.width == "int16" and reaches and self.costs.is_exact(step.reading)
             if fits and step.reading not in done and step.cost <= left:
                 found.append(replace(step, rule="cheap", reason="since that costs next to nothing"))
                 left -= step.cost
@@ -210,7 +212,7 @@ class Precisions:
         count = len(self.judge.parts)
         limits = {i % count: most for i, most in short}
         traced: list[Reading] = [(s, role) for s, role in readings if role != "steps"]
-        qs = [s.q(self._known.get((s, role), s.width)) for s, role in traced]
+        qs = [s if isinstance(s, Shares) else s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
         graph, weights = self.calibration.quantized(), self.judge.weights(limits)
         noise: dict[Reading, float] = dict(zip(traced, runner.noise_of_each(graph, roundings, weights), strict=True))
@@ -266,6 +268,8 @@ class Precisions:
             return [("float32", 0.0)]
         if isinstance(stored, Table):
             return found if stored.fixed else [("int16", 0.0)]
+        if isinstance(stored, Shares):
+            return [("int16", (COARSE.steps / FINE.steps) ** 2)]
         if stored.is_exact or is_recurrent(self.values, stored):
             return found
         readers = self.values.readers_of(stored, role)

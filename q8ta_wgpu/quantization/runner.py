@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from q8ta_wgpu.ir.graph import Array, Graph, QParams
 from q8ta_wgpu.model.reference import run
-from q8ta_wgpu.quantization.stored import Edge
+from q8ta_wgpu.quantization.stored import Edge, Shares
 
 _KEPT = 2**29
 """Most bytes of float values that are kept, so that what no rounding changes is not computed again."""
@@ -29,13 +29,16 @@ class TracedRunner(Runner, Protocol):
     """A runner that also has gradients."""
 
     def noise_of_each(
-        self, graph: Graph, roundings: Sequence[Sequence[tuple[Edge, QParams]]], weights: Sequence[Sequence[Array]]
+        self,
+        graph: Graph,
+        roundings: Sequence[Sequence[tuple[Edge, QParams | Shares]]],
+        weights: Sequence[Sequence[Array]],
     ) -> list[float]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
             graph: with the weights as they are rounded.
-            roundings: of edges. All of a group happen together.
+            roundings: of edges. All of a group happen together. Shares are rounded as attention in 8 bits does.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
         ...

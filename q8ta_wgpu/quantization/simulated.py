@@ -76,7 +76,7 @@ class Simulated:
         key = frozenset(chosen.items()), rounds
         if key not in self._found:
             own: Mapping[str, Node] = self.sums if rounds else {n: self.sums[n] for n in self.values.transforms}
-            self._found[key] = self._simulated(lambda: self.calibration.quantized(chosen, own))
+            self._found[key] = self._simulated(lambda: self.calibration.quantized(chosen, own, runs=True))
         return self._found[key]
 
     def _simulated(self, made: Callable[[], Graph]) -> list[float]:

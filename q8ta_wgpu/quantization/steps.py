@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from q8ta_wgpu.ir.graph import Node
 from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.quantization.stored import Choice, Reading, Stored, StoredValues, Table, Width, is_moved
+from q8ta_wgpu.quantization.stored import Choice, Reading, Shares, Stored, StoredValues, Table, Width, is_moved
 
 MACS_A_BYTE = 8.0
 """The number of multiply-adds that take as long as moving a byte, as in kernels/lib/thresholds.py."""
@@ -87,7 +87,7 @@ class Costs:
 
     def __init__(self, values: StoredValues) -> None:
         self.values = values
-        self.traffic = sum(self._traffic(stored) for stored in values.stored if not isinstance(stored, Table))
+        self.traffic = sum(self._traffic(stored) for stored in values.stored if not isinstance(stored, Shares | Table))
 
     def of(self, reading: Reading, width: Width) -> float:
         """The cost of a width for a reading."""
@@ -97,6 +97,8 @@ class Costs:
         readers = self.values.readers_of(stored, role)
         names = dict.fromkeys(name for _, name in stored.edges(role))
         size = float(sum(self.size(name) for name in names))
+        if isinstance(stored, Shares):
+            return size + sum(map(self.macs, readers)) / MACS_A_BYTE
         exact = width == "int16" and all(map(reads_int16, readers))
         moved = size * (1 + len(readers)) * (1 if exact else 4)
         macs = sum(self.macs(node) * (PARTS if self._attends(node) else 1) for node in readers)

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT16X4, Graph, Node, QParams
+from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.storage import INT16, WHOLE, Storage
@@ -143,13 +143,29 @@ class Table(Stored):
     fixed: bool = False
 
 
-class Rows:
-    """What a table holds; no calibration changes it."""
+@dataclass(eq=False)
+class Shares(Stored):
+    """The shares that a softmax gives within an attention that is one operator. No tensor holds them: the operator
+    computes with weights of 8 bits, or with weights of 14 where they are said to have 16.
+
+    Attributes:
+        operands: the edges by which the attention reads queries, keys and values.
+        results: the edges that read what it gives.
+        bias: what it adds to scores, float32.
+    """
+
+    operands: tuple[Edge, ...] = ()
+    results: tuple[Edge, ...] = ()
+    bias: Array = field(default_factory=lambda: np.zeros((1, 1, 1, 1), np.float32))
+
+
+class Fixed:
+    """What calibration met of values whose scales do not follow from it: rows of tables, and shares."""
 
     low, high, count = 0.0, 0.0, 0.0
 
     def stored(self, storage: Storage, clips: bool = True) -> QParams:
-        """A scale that stands for those of the rows."""
+        """A scale that stands for theirs."""
         return QParams(2.0**-15, 0, INT16X4) if storage == INT16 else QParams(2.0**-7, 0)
 
 

@@ -69,6 +69,27 @@ def test_auto_leaves_in_float32_what_8_bits_lose() -> None:
     assert any("is not rounded since 16 bits are too few: here alone" in note for note in found.report().notes)
 
 
+def sink() -> onnx.ModelProto:
+    """Attention in which the first of 197 elements has four fifths of the weight."""
+    net = Net((1, 197, 32))
+    q, k, v = (net.linear("x", 32, 16) for _ in range(3))
+    bias = np.zeros((197, 197), np.float32)
+    bias[:, 0] = np.log(0.8 * 197 / 0.2)
+    scores = net.add(
+        "MatMul", net.add("Mul", q, net.constant(np.float32(0.1))), net.add("Transpose", k, perm=[0, 2, 1])
+    )
+    shares = net.add("Softmax", net.add("Add", scores, net.constant(bias)), axis=-1)
+    y = net.add("MatMul", shares, v)
+    for size in (16, 32):
+        y = net.add("Relu", net.linear(y, size, 32))
+    return net.model(net.linear(y, 32, 32))
+
+
+def test_auto_finds_weights_of_attention_that_8_bits_lose() -> None:
+    data, items = sink().SerializeToString(), drawn((1, 197, 32), 1)
+    assert decibels(data, q8.quantize(data, calibration=items), items[0]) > 30
+
+
 def test_auto_finds_a_fourier_transform_that_is_a_convolution() -> None:
     data, (x, *items) = spectrum().SerializeToString(), sounds(9)
     int8 = decibels(data, q8.quantize(data, calibration=items, precision="int8"), x)
