@@ -84,7 +84,8 @@ $(VENV)/ready: requirements.txt
 	  { echo "q8ta_wgpu needs Python 3.11 or later; set PYTHON=..., found: $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -r requirements.txt
+	@$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores, where pip takes one
 	@touch $@
 
 clean:
