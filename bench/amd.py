@@ -6,6 +6,7 @@ RDNA 2. A newer Mesa need not be installed: unpack its packages, and name its tw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,6 +93,6 @@ def estimated(rows: Mapping[str, radv.Row]) -> dict[str, float]:
         return float(rows[f"q8ta_conv2d.{method}_{label}"]["cycles"]) * tile.threads / (tile.m * tile.n)
 
     def mean(label: str) -> float:
-        return (element(label, "pw") * element(label, "implicit")) ** 0.5
+        return math.sqrt(element(label, "pw") * element(label, "implicit"))
 
     return {label: round(mean(label) / mean("64x64"), 2) for label in tiles}
