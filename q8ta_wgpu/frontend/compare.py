@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from q8ta_wgpu.frontend.importer.importer import import_program
 from q8ta_wgpu.frontend.nodes import QDQ, is_qdq, module_paths, source_of
 from q8ta_wgpu.frontend.notes import ASKED, PRECISION, SIZES, SKIPPED, noted
 from q8ta_wgpu.importing.user_names import user_names
-from q8ta_wgpu.ir.graph import RANGES, Array, Graph, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.compare_onnx import compare as compare_file
@@ -37,9 +36,8 @@ from q8ta_wgpu.onnx_import.from_onnx import FILES, File
 from q8ta_wgpu.passes import PASSES, run_passes
 from q8ta_wgpu.passes.fold_epilogues import fold_epilogues
 from q8ta_wgpu.passes.plan.joins import origins_of
-from q8ta_wgpu.quantization.comparison import Comparison, Layer
-from q8ta_wgpu.quantization.noise_causes import measured
-from q8ta_wgpu.quantization.parts import Judge
+from q8ta_wgpu.quantization.compared import Compared
+from q8ta_wgpu.quantization.comparison import Comparison
 
 
 def compare(
@@ -87,121 +85,60 @@ def compare(
         graph, names, ours = _integer_values(exported, calls)
     asked = noted(exported.graph_module, ASKED, "")
     *_, output, yardstick, _, predicted = noted(exported.graph_module, PRECISION, ("", None, None, None))
-    found = [_Found(*values) for values in zip(in_float, simulated, weighed, ours, strict=True)]
-    each = [Comparison(_named(_rows(exported, graph, values), names), precision=asked) for values in found]
+    compared, nodes = _compared(exported, graph, names, in_float[0], ours[0])
+    real = [_real(nodes, values) for values in simulated]
+    found = list(zip(in_float, ours, real, weighed, strict=True))
+    each = tuple(Comparison(compared.rows(*values), precision=asked) for values in found)
+    rows = compared.rows(*map(_joined, zip(*found, strict=True))) if several else each[0].layers
     output = names.get(output, output)
-    if not several:
-        return Comparison(each[0].layers, predicted, yardstick, (), asked, output)
-    rows = _rows(exported, graph, _Found(*map(_joined, zip(*found, strict=True))))
-    return Comparison(_named(rows, names), predicted, yardstick, tuple(each), asked, output)
-
-
-def _named(rows: Sequence[Layer], names: Mapping[str, str]) -> tuple[Layer, ...]:
-    """Rows called what the user's program calls them."""
-    return tuple(replace(row, name=names.get(row.name, row.name)) for row in rows)
+    return Comparison(rows, predicted, yardstick, each if several else (), asked, output)
 
 
 Values = dict[str, Array]
 """The values of a call by the names of operators in the quantized program."""
 
 
-class _Found(NamedTuple):
-    """The values of one call, or of several joined.
-
-    Attributes:
-        in_float: of the float module.
-        simulated: of PT2E's simulation.
-        weighed: of the simulation if all stored values before are exact, so that only weights are rounded.
-        ours: of the integer arithmetic.
-    """
-
-    in_float: Values
-    simulated: Values
-    weighed: Values
-    ours: Values
-
-    def row(
-        self,
-        node: Node,
-        stored: TensorType,
-        name: str,
-        made: Node,
-        before: Sequence[float],
-        place: int,
-        judges: Callable[[Array], Judge] | None,
-    ) -> Layer:
-        """The row of a value.
-
-        Args:
-            node: its node in the simulation.
-            stored: its type in the graph.
-            name: its name there.
-            made: the float operator whose result it is.
-            before: signal to noise in dB of the stored values from which it is computed.
-            place: its index among the rows.
-            judges: of an output, how its exact values are judged by parts.
-        """
-        exact = self.in_float[made.name]
-        step = (int(node.args[2]), float(node.args[1])) if _is_quantize(node) else (0, 1.0)  # type: ignore[arg-type]
-        simulated = _real(self.simulated[node.name], *step)
-        real = self.ours[name] if stored.q is None else _real(self.ours[name], stored.q.zero, stored.q.scale)
-        judge, weighed = judges and judges(exact), self.weighed.get(made.name)
-        by_channels = made.op == "placeholder"
-        value = measured(exact, real, stored, before, judge, weighed, simulated, by_channels)
-        module = ["", *module_paths(self._with_weights(made) if value["cause"] == "weights" else made)][-1]
-        dtype = stored.dtype.removesuffix("x4")
-        return Layer(made.name, module, source_of(made), place=place, output=bool(judges), stored=dtype, **value)
-
-    def _with_weights(self, made: Node) -> Node:
-        """The last call before a stored value, or that of its own operator, which reads a rounded weight."""
-        waiting = [made]
-        for node in waiting:
-            if any(is_qdq(source) and _rounded(source).name not in self.in_float for source in node.all_input_nodes):
-                return node
-            waiting += [source for source in node.all_input_nodes if not is_qdq(source) and source not in waiting]
-        return made
-
-
-def _rows(exported: ExportedProgram, graph: Graph, found: _Found) -> tuple[Layer, ...]:
-    """The rows of a comparison, the largest loss first."""
-    layers: dict[str, Layer] = {}
+def _compared(
+    exported: ExportedProgram, graph: Graph, names: Mapping[str, str], in_float: Container[str], ours: Container[str]
+) -> tuple[Compared, dict[str, Node]]:
+    """Which values of the int8 graph have rows, and their nodes in torch's simulation: those that the program rounds to
+    int8 or int16, and its outputs. An output whose bytes are those of such a value is that one."""
+    nodes = {node.name: node for node in exported.graph.nodes}
+    floats = {node.name: _rounded(node).name for node in nodes.values() if is_qdq(node)}
+    rows = {n: node for n, node in nodes.items() if _is_quantize(node) and n in ours and graph.types[n].dtype in RANGES}
+    stands, origins, results = {name: floats[name] for name in rows}, dict[str, Any](), set[str]()
     states = len(exported.graph_signature.buffers_to_mutate)
     ends = [node for node in exported.graph.output_node().args[0][states:] if isinstance(node, Node)]
-    floats = {node.name: _rounded(node).name for node in exported.graph.nodes if is_qdq(node)}
-    joined = (o and (o[0], [floats.get(name, name) for name in o[1]]) for o in origins_of(graph, graph.results))
-    origins = dict(zip(ends, joined, strict=True))
-    origins |= {node.all_input_nodes[0]: origin for node, origin in origins.items() if is_qdq(node)}
+    for node, name, joined in zip(ends, graph.results, origins_of(graph, graph.results), strict=True):
+        made, row = _rounded(node), node.all_input_nodes[0].name if is_qdq(node) else ""
+        if row not in rows:
+            if made.op != "call_function" or made.name not in in_float:
+                continue
+            rows[name], stands[name], row = node, made.name, name
+        results.add(row)
+        origins[row] = joined and (joined[0], [floats.get(part, part) for part in joined[1]])
 
-    def row(node: Node, name: str) -> Layer:
-        judges = (lambda exact: Judge([[exact]], [origins[node]])) if node in origins else None
-        made = _rounded(node)
-        return found.row(node, graph.types[name], name, made, list(before(made)), len(layers), judges)
+    def place(name: str, cause: str) -> tuple[str, str, str]:
+        made = nodes[name]
+        module = ["", *module_paths(_with_weights(made, in_float) if cause == "weights" else made)][-1]
+        return names.get(name, name), module, source_of(made)
 
-    def before(made: Node) -> Iterator[float]:
-        """The ratios of the stored values that a value is computed from. One that is only moved has no row: its bytes
-        are those of its source."""
-        waiting, met = [made], {made}
-        for node in waiting:
-            new = [source for source in node.all_input_nodes if source not in met]
-            met.update(new)
-            rows = [source for source in new if _is_quantize(source) and source.name in layers]
-            yield from (layers[source.name].snr for source in rows)
-            waiting += [source for source in new if source.op == "call_function" and source not in rows]
+    inputs = {node.name for node in exported.graph.find_nodes(op="placeholder")}
+    return Compared(graph, stands, origins, results, inputs, place), rows
 
-    for node in exported.graph.nodes:
-        if node.name in found.ours and _is_quantize(node) and graph.types[node.name].dtype in RANGES:
-            layers[node.name] = row(node, node.name)
-    for node, name in zip(ends, graph.results, strict=True):
-        if is_qdq(node) and node.all_input_nodes[0].name in layers:
-            continue
-        made = _rounded(node)  # the output is a moved value, whose bytes are those of its source
-        if made.op == "call_function" and made.name in found.in_float and node.name in found.simulated:  # not a state
-            layers[made.name] = row(node, name)
-    return tuple(sorted(layers.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
+
+def _with_weights(made: Node, in_float: Container[str]) -> Node:
+    """The last call before a stored value, or that of its own operator, which reads a rounded weight."""
+    waiting = [made]
+    for node in waiting:
+        if any(is_qdq(source) and _rounded(source).name not in in_float for source in node.all_input_nodes):
+            return node
+        waiting += [source for source in node.all_input_nodes if not is_qdq(source) and source not in waiting]
+    return made
 
 
 def _joined(calls: Sequence[Values]) -> Values:
-    """The values of all calls, concatenated along the first dimension."""
+    """The values of all calls, joined along the first dimension."""
     first, *others = calls
     return {
         name: np.concatenate([np.atleast_1d(value), *(np.atleast_1d(call[name]) for call in others)])
@@ -209,9 +146,13 @@ def _joined(calls: Sequence[Values]) -> Values:
     }
 
 
-def _real(stored: Array, zero: int, scale: float) -> Array:
-    """Stored integers dequantized, float64."""
-    return np.asarray((stored.astype(np.float64) - zero) * scale)
+def _real(rows: Mapping[str, Node], simulated: Values) -> Values:
+    """The values of the simulation that have rows, as real numbers, by their names in the int8 graph."""
+    found = {}
+    for name, node in rows.items():
+        zero, scale = (int(node.args[2]), float(node.args[1])) if _is_quantize(node) else (0, 1.0)  # type: ignore[arg-type]
+        found[name] = np.asarray((simulated[node.name].astype(np.float64) - zero) * scale)
+    return found
 
 
 def _at_sizes(exported: ExportedProgram, inputs: checks.Tensors) -> ExportedProgram:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from q8ta_wgpu.errors import InputError, UnsupportedError, shown
-from q8ta_wgpu.ir.graph import RANGES, Array, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.reference import run
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File, Sizes, local
 from q8ta_wgpu.passes.plan.joins import origins_of
-from q8ta_wgpu.quantization.comparison import Comparison, Layer
+from q8ta_wgpu.quantization.compared import Compared
+from q8ta_wgpu.quantization.comparison import Comparison
 from q8ta_wgpu.quantization.float_program import FloatProgram
-from q8ta_wgpu.quantization.noise_causes import measured
-from q8ta_wgpu.quantization.parts import Judge
 from q8ta_wgpu.session.inputs import arguments, arrays
 
 _SUFFIXES = (".stored", ".real")
@@ -59,7 +55,7 @@ def compare(file: File, model: Model, inputs: Any) -> Comparison:
     kept = {name: program.graph.stored(name, x) for name, x in values.items()}
     exact = run(program.graph, kept, keep=True)
     ours = run(model.graph, {name: model.graph.stored(name, x) for name, x in values.items()}, keep=True)
-    rows = _Rows(program, model.graph, exact, ours).run()
+    rows = _compared(program, model.graph).rows(exact, ours)
     asked = any(decision.by == "asked for" for decision in model.graph.decisions)
     return Comparison(rows, precision="int16" if asked else "auto" if model.graph.decisions else "", of_file=True)
 
@@ -93,63 +89,27 @@ def _program(file: File, model: Model, values: Mapping[str, Array], constants: M
     return program
 
 
-@dataclass
-class _Rows:
-    """The rows of a comparison.
+def _compared(program: FloatProgram, graph: Graph) -> Compared:
+    """Which values of the int8 graph have rows: what calls of the file give in float, and results."""
+    floats, sources = program.graph, {node.output: node.source for node in program.graph.nodes}
+    ends = dict(zip(graph.results, floats.results, strict=True))
+    stands = dict[str, str]()
+    for node in graph.nodes:
+        stored, name = graph.types[node.output], ends.get(node.output, _name(node.output))
+        fits = name in floats.types and floats.types[name].shape == stored.shape
+        if node.output in ends or (fits and stored.dtype in RANGES and name in program.observable):
+            stands[node.output] = name
+    origins = dict(zip(graph.results, origins_of(floats, floats.results), strict=True))
 
-    Attributes:
-        program: the float program.
-        graph: of the int8 model.
-        exact, ours: the values of both, by name.
-        found: the rows so far, by the name of the value in the int8 model.
-    """
+    def place(name: str, cause: str) -> tuple[str, str, str]:
+        paths = program.paths.get(program.calls.get(name, ""), ("",))
+        return program.names.get(name, name), paths[0], sources.get(name, "")
 
-    program: FloatProgram
-    graph: Graph
-    exact: Mapping[str, Array]
-    ours: Mapping[str, Array]
-    found: dict[str, Layer] = field(default_factory=dict)
+    return Compared(graph, stands, origins, ends, floats.inputs, place)
 
-    def __post_init__(self) -> None:
-        self._made = {node.output: node for node in self.graph.nodes}
-        self._sources = {node.output: node for node in self.program.graph.nodes}
 
-    def run(self) -> tuple[Layer, ...]:
-        """All rows, the largest loss first."""
-        names = self.program.graph.results
-        ends = dict(zip(self.graph.results, names, strict=True))
-        origins = dict(zip(self.graph.results, origins_of(self.program.graph, names), strict=True))
-        for node in self.graph.nodes:
-            stored = self.graph.types[node.output]
-            name = ends.get(node.output, self._name(node.output))
-            fits = name in self.exact and self.exact[name].shape == stored.shape
-            if node.output in ends or (fits and stored.dtype in RANGES and name in self.program.observable):
-                judge = Judge([[self.exact[name]]], [origins[node.output]]) if node.output in ends else None
-                self.found[node.output] = self._row(node, name, stored, judge)
-        return tuple(sorted(self.found.values(), key=lambda layer: (-layer.lost, -layer.clipped)))
-
-    def _name(self, value: str) -> str:
-        """The name in the float program of what is stored."""
-        while value.endswith(_SUFFIXES):
-            value = value.removesuffix(_SUFFIXES[0]).removesuffix(_SUFFIXES[1])
-        return value
-
-    def _row(self, node: Node, name: str, stored: TensorType, judge: Judge | None) -> Layer:
-        exact, real = self.exact[name], self.ours[node.output]
-        if stored.q is not None:
-            real = (real.astype(np.float64) - stored.q.zero) * stored.q.scale
-        value = measured(exact, real, stored, [*self._before(node)], judge)
-        paths = self.program.paths.get(self.program.calls.get(name, ""), ("",))
-        source = self._sources[name].source if name in self._sources else ""
-        called, dtype = self.program.names.get(name, name), stored.dtype.removesuffix("x4")
-        place, output = len(self.found), judge is not None
-        return Layer(called, paths[0], source, place=place, output=output, stored=dtype, **value)
-
-    def _before(self, node: Node) -> Iterator[float]:
-        """The ratios of the stored values that a node reads, perhaps behind others that have no row."""
-        waiting = list(node.inputs)
-        for name in waiting:
-            if name in self.found:
-                yield self.found[name].snr
-            elif name in self._made:
-                waiting += [each for each in self._made[name].inputs if each not in waiting]
+def _name(value: str) -> str:
+    """The name in the float program of what is stored."""
+    while value.endswith(_SUFFIXES):
+        value = value.removesuffix(_SUFFIXES[0]).removesuffix(_SUFFIXES[1])
+    return value
