@@ -125,6 +125,7 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
         each.leave_in_float(asked.skip, _SKIPPED)
         prepare(each)
     calibrated = Calibration(program, asked.residual == "int16", asked.fit_weights)
+    calibrated.check_weights()
     wanted = {name: program.names[name] for name in calibrated.wanted & set(program.names)}
     computed = Computed(file, wanted, found.constants)
     items, zeros, kept, count = 0, True, list[Mapping[str, Array]](), operator.length_hint(calibration, 0)

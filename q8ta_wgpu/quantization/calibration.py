@@ -176,6 +176,13 @@ class Calibration:
             for stored, met in ranges.items():
                 stored.use(met)
 
+    def check_weights(self) -> None:
+        """Raises ValueFaultError where a weight or bias holds NaN or infinities."""
+        for node in self.sums.values():
+            if not all(np.isfinite(self.graph.constants[name]).all() for name in node.inputs[1:3]):
+                said = "has a weight or bias with NaN or an infinity: train again, or load other values"
+                raise ValueFaultError(node.output, None, said)
+
     def check_ranges(self) -> None:
         """Raises ValueFaultError where calibration met a value for whose range float32 has no scale."""
         for (_, name), met in self._ranges.items():

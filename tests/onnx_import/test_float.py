@@ -136,6 +136,15 @@ def test_what_is_wrong_is_an_input_error(problem: str, given: dict[str, Any]) ->
         q8.quantize(NETWORKS["single"]().SerializeToString(), **given)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_refused(bad: float) -> None:
+    """Its integers were whatever numpy made of NaN."""
+    net = Net((2, 8))
+    y = net.add("MatMul", "x", net.constant(np.full((8, 4), bad, np.float32)))
+    with pytest.raises(q8.InputError, match=r"the value .* has a weight or bias with NaN or an infinity: train again"):
+        q8.quantize(net.model(y).SerializeToString(), calibration=[np.ones((2, 8), np.float32)])
+
+
 def test_a_quantized_file_is_not_quantized_again() -> None:
     with pytest.raises(q8.UnsupportedError, match=r"quantized already.*from_onnx"):
         q8.quantize(quantized("single", "QDQ", "s8s8"), calibration=inputs("single", 1))
