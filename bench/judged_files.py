@@ -13,11 +13,13 @@ files first.
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
@@ -52,6 +54,9 @@ SILENT = 1e-10
 
 SLOW = 1.0
 """From how many seconds of the reference on a file is not quantized: calibration and search take dozens of runs."""
+
+LONG = 100
+"""Seconds of processor time after which quantizing a file is given up."""
 
 TIMED = 5
 """Calls that are timed."""
@@ -175,11 +180,13 @@ class _Judged:
         start, sizes, constants = time.process_time(), self.file.sizes, self.file.constants
         path, given = str(self.path), self.given
         try:
-            with warnings.catch_warnings(record=True) as warned:
+            with warnings.catch_warnings(record=True) as warned, _limited():
                 warnings.simplefilter("always", UserWarning)
                 int8 = q8.quantize(path, calibration=given, sizes=sizes, constants=constants, progress=False)
         except q8.Q8taError as error:
             return {"in int8": {"why": str(error)[:160]}}
+        except _TooLongError:
+            return {"in int8": {"why": f"quantizing takes more than {LONG} s of a processor"}}
         row: dict[str, Any] = {"seconds to quantize": round(time.process_time() - start, 1)}
         row["in int8"] = self._beside(int8)
         row["in int8"] |= {"warns": True} if any("signal to noise" in str(each.message) for each in warned) else {}
@@ -226,6 +233,26 @@ class _Judged:
             agree = [TASKS[self.file.task](ours, theirs) for ours, theirs in zip(found, self._wanted, strict=True)]
             row["decisions"] = round(float(np.mean(agree)), 4)
         return row
+
+
+class _TooLongError(BaseException):
+    """Nothing that is run may take it for an error of its own."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raises _TooLongError after LONG seconds of processor time."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, LONG)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _list(results: Any) -> list[Array]:

@@ -66,7 +66,7 @@ def fuse_int8(graph: Graph) -> None:
 
 def _is_state(node: Node) -> bool:
     """Whether a node computes the last state of a recurrent layer, which is float32 in the int8 form, too."""
-    return isinstance(OPS[node.op].int8, Recurrent) and bool(node.attrs["result"] == "state")
+    return isinstance(OPS[node.op].int8, Recurrent) and bool(node.attrs["result"] != "sequence")
 
 
 _NOT_QUANTIZED = "an input is not quantized"

@@ -14,6 +14,7 @@ from q8ta_wgpu.passes.fold_moves import fold_moves
 from q8ta_wgpu.passes.fold_stages import fold_stages
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
+from q8ta_wgpu.passes.join_states import join_states
 from q8ta_wgpu.passes.run_steps import run_steps
 from q8ta_wgpu.passes.share_matrices import share_matrices
 from q8ta_wgpu.passes.split_cat import split_cat
@@ -31,6 +32,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     fold_stages,
     # Convolutions copy windows for a 1x1 convolution where ExecuTorch's rule says so and nothing was measured.
     use_im2col,
+    # The states of a recurrent layer and its last one are made by one dispatch.
+    join_states,
     # Linears of one row that read the same value become one, before attention looks where its operands lie.
     join_linears,
     # Attention reads heads in place, where a linear wrote them.

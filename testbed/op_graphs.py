@@ -186,7 +186,7 @@ def int8_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, A
 def unfused_graph(op: Op, case: Case, setting: Setting) -> tuple[Graph, dict[str, Array]]:
     """`int8_graph` as it is before the passes."""
     graph, inputs, out = float_result(op, case, setting)
-    if case.attrs.get("result") == "state":  # of a recurrent layer, which is float32
+    if case.attrs.get("result") in ("state", "both"):  # of a recurrent layer, which is float32
         return graph, inputs
     low, high = out.range
     graph.types["y"] = TensorType(graph.types["real"].shape, out.dtype, out)

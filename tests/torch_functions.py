@@ -143,7 +143,11 @@ def recurrent(name: str) -> Callable[..., Tensor]:
                 hidden.append(states[0])
             last.append(states[-1])
             rows.append(torch.cat(hidden[::-1] if a["reverse"] else hidden))
-        return torch.cat(last) if a["result"] == "state" else torch.stack(rows, 1 - time)
+        if a["result"] == "state":
+            return torch.cat(last)
+        sequence = torch.stack(rows, 1 - time)
+        both = torch.cat([sequence, torch.cat(last).unsqueeze(time)], time)
+        return both if a["result"] == "both" else sequence
 
     return run
 

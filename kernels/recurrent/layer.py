@@ -20,13 +20,14 @@ from q8ta_wgpu.kernels.recurrent.cells import CELLS
 SCHEMA: Mapping[str, Attr] = {
     "reverse": Attr("bool"),
     "batch_first": Attr("bool"),
-    "result": Attr("enum", choices=("sequence", "state")),
+    "result": Attr("enum", choices=("sequence", "state", "both")),
     "shifts": Attr("ints", low=0, high=12, length=2),
 }
 """* `reverse`: the last step is run first.
 * `batch_first`: dimension 0 is the batch and dimension 1 the steps; else the other way round.
 * `result`: 'sequence', the hidden states of all steps, or 'state', the state after the last step (batch, units), which
-  is the cell state of lstm and the hidden state of gru.
+  is the cell state of lstm and the hidden state of gru; or 'both' in float32: the sequence, with the state as one more
+  step behind it.
 * `shifts`: `cells.Shifts` of the int8 form."""
 
 MOST_UNITS = 2000
@@ -60,12 +61,23 @@ def infer(cell: str, pre: Shape, weight: Shape, bias: Shape, first: Sequence[Sha
     batch = pre[0] if attrs["batch_first"] else pre[1]
     if any(shape not in ((1, units), (batch, units)) for shape in first):
         raise GraphError(f"{cell} of {pre} begins with states of {(batch, units)}, found {list(first)}")
-    return (*pre[:2], units) if attrs["result"] == "sequence" else (batch, units)
+    if attrs["result"] == "state":
+        return batch, units
+    steps = (pre[1] if attrs["batch_first"] else pre[0]) + (attrs["result"] == "both")
+    return (batch, steps, units) if attrs["batch_first"] else (steps, batch, units)
 
 
 def steps_first(x: Array, attrs: Attrs) -> Array:
     """A sequence in the order of the attributes, with its steps moved to dimension 0. It is its own inverse."""
     return np.swapaxes(x, 0, 1) if attrs["batch_first"] else x
+
+
+def result(call: Call, sequence: Array, last: Array) -> Array:
+    """The result of a call, of its hidden states (steps, batch, units) and its last state (batch, units)."""
+    if call.attrs["result"] == "state":
+        return last
+    found = np.concatenate([sequence, last[None]]) if call.attrs["result"] == "both" else sequence
+    return steps_first(found, call.attrs)
 
 
 def _batch(call: Call) -> int:
@@ -131,7 +143,8 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
 
     def source(call: Call) -> tuple[str, ...]:
         result = call.attrs["result"]
-        step = "real_sequence" if lanes > 1 and result == "sequence" and call.output.q is None else result
+        step = "sequence" if result == "both" else result
+        step = "real_sequence" if lanes > 1 and step == "sequence" and call.output.q is None else step
         return "recurrent", *files, f"store_step=store_step_of_{step}", f"store_end=store_end_of_{result}"
 
     def constants(call: Call, threads: int) -> dict[str, int]:

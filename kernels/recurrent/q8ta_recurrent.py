@@ -139,11 +139,10 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
         return CELLS[cell].integer(by_gate[0], by_gate[1], hidden, state, table, call.attrs["shifts"])
 
     sequence, last = cells.run(pre, first, first_state, call.attrs["reverse"], step)
-    if call.attrs["result"] == "state":
-        return last.astype(np.float32) * np.float32(2.0**-state_fraction)
-    hidden = layer.steps_first(sequence, call.attrs).astype(np.float32)
     if call.output.q is None:
-        return hidden * np.float32(2.0**-fraction)
+        states = (x.astype(np.float32) * np.float32(2.0**-n) for x, n in ((sequence, fraction), (last, state_fraction)))
+        return layer.result(call, *states)
+    hidden = layer.result(call, sequence, last).astype(np.float32)
     steps = np.rint(hidden * _multiplier(call, fraction))
     return arithmetic.stored(call, np.clip(steps, -(2.0**20), 2.0**20).astype(np.int64))
 
@@ -173,7 +172,9 @@ def _params(call: Call, cell: str) -> Params:
 
 
 def _pack_weight(call: Call, weight: Array) -> Array:
-    return layer.pack_weight(call, weight, 4).view("<u4").reshape(-1)
+    """Four items, of four hidden states each, of a gate and a unit are a vector."""
+    items = layer.pack_weight(call, weight, 4)
+    return np.ascontiguousarray(items.reshape(-1, 4, *items.shape[1:]).transpose(0, 2, 3, 1, 4)).view("<u4").reshape(-1)
 
 
 def _op(cell: str) -> Op:
@@ -203,6 +204,7 @@ def _op(cell: str) -> Op:
             inputs=(ONLY_4W | FLOAT,),
             output=ONLY_4W | FLOAT,
             params=functools.partial(_params, cell=cell),
+            wide=lambda call: ("weight",),
             prepack={1: _pack_weight},
         ),
     )

@@ -38,8 +38,7 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
         return CELLS[cell].real(by_gate[0], by_gate[1], hidden, state)
 
     sequence, last = cells.run(pre, hidden, cell_state, call.attrs["reverse"], step)
-    found = layer.steps_first(sequence, call.attrs) if call.attrs["result"] == "sequence" else last
-    return found.astype(np.float32)
+    return layer.result(call, sequence, last).astype(np.float32)
 
 
 # --- aten's layers ---
@@ -86,6 +85,7 @@ def _op(cell: str) -> Op:
             _case(cell, 5, 2, 7, 2),
             _case(cell, 3, 3, 67, 1, batch_first=True, reverse=True),
             _case(cell, 4, 2, 7, 2, result="state", shifts=(4, 2)),
+            _case(cell, 4, 2, 7, 1, result="both", shifts=(4, 2)),
         ),
         tolerance=1e-4,
     )

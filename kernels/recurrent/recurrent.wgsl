@@ -59,6 +59,6 @@ fn main(
   }
 }
 
-// The result is either all hidden states or the last state.
+// The result is all hidden states, the last state, or both.
 fn store_step_of_state(row: u32, time: u32, item: u32) {}
 fn store_end_of_sequence(row: u32, unit: u32, state: Real) {}

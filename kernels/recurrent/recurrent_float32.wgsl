@@ -19,6 +19,8 @@ fn store_step_of_sequence(row: u32, time: u32, item: u32) {
 
 fn store_end_of_state(row: u32, unit: u32, state: f32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = state; }
 
+fn store_end_of_both(row: u32, unit: u32, state: f32) { y[y_index(sequence_coord(row, params.steps, unit))] = state; }
+
 // The products of a unit's rows of the weight, one for each gate, with the hidden states, plus the bias.
 fn products(unit: u32) -> array<f32, GATES> {
   var sums: array<f32, GATES>;

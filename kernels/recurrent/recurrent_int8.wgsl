@@ -5,6 +5,7 @@ alias Real = i32;
 const KNOT_BITS = 10u;
 const STATE_LIMIT = 8388607;
 const SUM_LIMIT = 134217728.0;
+const VECTORS = PACE / 4u;
 
 var<workgroup> high: array<u32, ITEMS>;
 var<workgroup> low: array<u32, ITEMS>;
@@ -50,17 +51,26 @@ fn store_step_of_real_sequence(row: u32, time: u32, item: u32) {
 
 fn store_end_of_state(row: u32, unit: u32, state: i32) { y[y_index(vec4<u32>(0u, 0u, row, unit))] = f32(state) * params.state_step; }
 
+fn store_end_of_both(row: u32, unit: u32, state: i32) {
+  y[y_index(sequence_coord(row, params.steps, unit))] = f32(state) * params.state_step;
+}
+
 // The products of a unit's rows of the weight, one for each gate, with the hidden states, plus the bias.
 fn products(unit: u32) -> array<i32, GATES> {
   var upper: array<i32, GATES>;
   var lower: array<i32, GATES>;
   let items = loop_end(params.items, unit);
   for (var first = 0u; first < items; first += PACE) {
-    for (var j = 0u; j < PACE; j++) {
+    for (var v = 0u; v < VECTORS; v++) {
+      let item = first + v * 4u;
+      let above = vec4<u32>(high[item], high[item + 1u], high[item + 2u], high[item + 3u]);
+      let below = vec4<u32>(low[item], low[item + 1u], low[item + 2u], low[item + 3u]);
       for (var g = 0u; g < GATES; g++) {
-        let word = weight[((first + j) * GATES + g) * UNITS + unit];
-        upper[g] += dot4(word, high[first + j]);
-        lower[g] += dot4(word, low[first + j]);
+        let words = weight[(item / 4u * GATES + g) * UNITS + unit];
+        for (var i = 0u; i < 4u; i++) {
+          upper[g] += dot4(words[i], above[i]);
+          lower[g] += dot4(words[i], below[i]);
+        }
       }
     }
   }
