@@ -13,12 +13,11 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
+from q8ta_wgpu.ir.kernel import ONLY_4C, Params
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INT8_RANGE, Attr, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_sums
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.product import gemm, tiled, weighted
 
 MOST_CHANNELS = 4
@@ -31,8 +30,6 @@ IMAGE: Mapping[str, Attr] = {
     "x_hi": INT8_RANGE,
 }
 """Attributes of the image's quantization: the range of `quantize`, and the scale and zero point of its result."""
-
-WIDE = (*weighted.PER_CHANNEL, "weight")
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -56,15 +53,9 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
 def _params(call: Call) -> Params:
     attrs = call.attrs
     return {
-        **epilogue.params(call),
         **weighted.window_params(call),
         **arithmetic.quantize_fields(QParams(attrs["x_scale"], attrs["x_zero"]), attrs["x_lo"], attrs["x_hi"]),
     }
-
-
-def _pack(call: Call, weight: Array) -> Array:
-    channels, depth, kh, kw = weight.shape
-    return weighted.pack_rows(weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth))
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:
@@ -109,28 +100,5 @@ q8ta_conv2d_image = Op(
     macs=weighted.macs,
     reads=conv2d_sums.reads,
     schema={**conv2d_sums.SCHEMA, "epilogue": epilogue.EPILOGUE, **IMAGE},
-    kernels=(
-        *tiled.kernels(PRODUCT),
-        *share.kernels(
-            Kernel(
-                "q8ta_conv2d_image.direct",
-                lambda call: (
-                    "q8ta_conv2d_image",
-                    "dot",
-                    "direct",
-                    *epilogue.source(call),
-                    "sums_planes",
-                    "halves_int8",
-                ),
-                (FLOAT, CHANNELS_PACKED_INT8),
-                CHANNELS_PACKED_INT8 | FLOAT,
-                wide=WIDE,
-                params=_params,
-                prepack={1: _pack, **weighted.PAD_CHANNELS},
-                threads=weighted.quads_of_sums,
-                cost=weighted.cost("direct"),
-            ),
-            lambda call: call.inputs[1].shape[2:],
-        ),
-    ),
+    kernels=tuple(tiled.kernels(PRODUCT)),
 )

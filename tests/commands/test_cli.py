@@ -65,7 +65,7 @@ def test_wgsl_of_a_value(capsys: Captured) -> None:
 
 KERNELS = (
     "softmax add q16ta_div q8ta_add.broadcast q8ta_table q8ta_clone.to_4C cat.runs_4C q8ta_conv2d.dw_4x2 "
-    "q8ta_conv2d.pw_64x64 q8ta_conv2d_image.direct q8ta_linear.gemv q8ta_mean.image_4W"
+    "q8ta_conv2d.pw_64x64 q8ta_conv2d_image.implicit_64x64 q8ta_linear.gemv q8ta_mean.image_4W"
 )
 
 
