@@ -140,6 +140,7 @@ MOVED = {
     "gate": Moved((2, 21, 3, 11), (9, 21, 1, 1), _gated(21), _attrs()),
     "gate of int16": Moved((2, 21, 3, 11), (9, 21, 1, 1), _gated(21, INT16X4), _attrs()),
     "gate of vectors": Moved((2, 64, 3, 11), (32, 64, 1, 1), _gated(64), _attrs()),
+    "gate of many": Moved((2, 16, 3, 11), (64, 16, 1, 1), _gated(16), _attrs()),
     "exact": Moved((2, 7, 6, 10), (8, 7, 1, 1), _twice_larger, _attrs()),
 }
 """By name: the shapes of what is read and of the weight, the moves, and attributes of the convolution."""

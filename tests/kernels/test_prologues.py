@@ -9,10 +9,12 @@ import pytest
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import Node, TensorType
-from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
+from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
+from q8ta_wgpu.kernels.product.units import NVIDIA
 from q8ta_wgpu.kernels.prologue.prologue import Part, Prologue
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.passes.fold_stages import fold_stages
 from q8ta_wgpu.runtime.device import Device
 from testbed import harness, moved_graphs, op_graphs
 from testbed.moved_graphs import MOVED, fused
@@ -20,6 +22,8 @@ from testbed.sample import EVERYTHING
 
 TARGETS = tuple(replace(target, storage_buffers=10) for target in (BASELINE, SOFTWARE))
 """Three tensors and a residual are more than WebGPU's eight buffers."""
+
+UNITS = replace(BASELINE, matrix_units=(NVIDIA,))
 
 ZEROS = (0, 1, 2)
 """Settings with zero points in the middle and at both ends."""
@@ -70,6 +74,23 @@ def test_two_halves_of_which_one_is_stored(device: Device) -> None:
     assert sorted(node.op for node in lowered.nodes) == ["q8ta_conv2d_parts", "q8ta_take_channels"]
     for found, name in zip(harness.run_poisoned(graph, inputs, None, device), graph.outputs, strict=True):
         np.testing.assert_array_equal(found, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "pays"),
+    [
+        ("gate", SOFTWARE, True),
+        ("gate of vectors", UNITS, True),
+        ("gate of many", UNITS, False),
+        ("gate of many", SOFTWARE, True),
+        ("gate", BASELINE, False),
+    ],
+)
+def test_where_gates_pay(name: str, target: Target, pays: bool) -> None:
+    """Each tile of 16 or more channels computes the gate again."""
+    graph, _ = MOVED[name].graph(op_graphs.SETTINGS[0])
+    fold_stages(graph, target)
+    assert [node.op for node in graph.nodes] == (["q8ta_conv2d_parts"] if pays else ["q8ta_mul", "q8ta_conv2d"])
 
 
 def test_channels_in_any_order(device: Device) -> None:
