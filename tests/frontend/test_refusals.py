@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -255,6 +256,13 @@ def test_what_quantize_cannot_take(case: str) -> None:
         )
     assert torch.equal(x, X)
     assert len(str(caught.value)) < 700
+
+
+def test_a_refusal_is_all_that_is_said_of_control_flow(caplog: pytest.LogCaptureFixture) -> None:
+    """torch says to the log, too, that it found no user code."""
+    with pytest.raises(UnsupportedError, match="must not depend on the data"):
+        q8.quantize(around_conv(lambda s, x: s.conv(x) if x.sum() > 0 else -s.conv(x)), (X,), [X], progress=False)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_what_only_prints_changes_no_result(capfd: pytest.CaptureFixture[str]) -> None:

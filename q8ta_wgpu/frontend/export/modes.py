@@ -18,6 +18,7 @@ _MEANINGLESS = {
     "torchao": ("Failed to load ", "Skipping import of cpp extensions"),
     "torch.utils._pytree": ("%s is an Enum subclass",),
     "torch._subclasses.fake_tensor": ("failed while attempting to run meta",),  # where another size does not fit
+    "torch.fx.experimental.symbolic_shapes": ("Unable to find user code",),  # of control flow, which our error names
 }
 """Beginnings of messages that are hidden, by logger."""
 
