@@ -14,7 +14,7 @@ import pytest
 
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.pipelines import Pipeline
-from testbed.devices import _swiftshader, device, listing, nothing_open, swiftshader, vulkan
+from testbed.devices import _swiftshader, another, device, listing, nothing_open, swiftshader, vulkan
 from testbed.fixtures import (
     _no_cache_of_the_user,
     _one_torch_thread,
@@ -35,6 +35,7 @@ __all__ = [
     "_one_torch_thread",
     "_same_random_numbers",
     "_swiftshader",
+    "another",
     "caches",
     "copy_threads",
     "device",

@@ -53,6 +53,12 @@ def vulkan() -> Device:
 
 
 @pytest.fixture(scope="session")
+def another(vulkan: Device) -> Device:
+    """A second device: of the next backend, or where a machine has one alone, of the same adapter."""
+    return opened(BACKENDS[1]) if len(BACKENDS) > 1 else Device(vulkan.engine.request(vulkan.wgpu.adapter))
+
+
+@pytest.fixture(scope="session")
 def swiftshader() -> Device:
     """SwiftShader through Dawn: a missing one is a failure, unless BACKENDS say that this machine has none."""
     if "swiftshader" not in BACKENDS:

@@ -79,7 +79,8 @@ TORCH: Mapping[str, Function] = {
     "sigmoid": lambda _, x: torch.sigmoid(x),
     "tanh": lambda _, x: torch.tanh(x),
     "silu": lambda _, x: F.silu(x),
-    "gelu": lambda _, x: F.gelu(x),
+    # torch's own sums 1 and erf, whose last bits far below 0 are those of the processor's instructions
+    "gelu": lambda _, x: x * torch.special.erfc(x * -(0.5**0.5)) / 2,
     "gelu_tanh": lambda _, x: F.gelu(x, approximate="tanh"),
     "hardswish": lambda _, x: F.hardswish(x),
     "hardsigmoid": lambda _, x: F.hardsigmoid(x),

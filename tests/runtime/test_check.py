@@ -80,7 +80,9 @@ def test_a_right_adapter_and_a_model(vulkan: Device, tmp_path: Path, capsys: Cap
     assert f"0: {vulkan.name}" in lines
     assert "wgpu " in lines[0] and "numpy " in lines[0]
     info = vulkan.wgpu.adapter.info
-    assert any(line.startswith("  CPU, ids ") and line.endswith(info["description"]) for line in lines)
+    assert any(
+        line.startswith(f"  {info['adapter_type']}, ids ") and line.endswith(info["description"]) for line in lines
+    )
     said = [line for line in lines if line.endswith(" ...")]
     assert len(said) == 4 and "every kernel" in said[1] and "reference" in said[3]
     assert any(line.startswith("  kernels: 12 compiled and run in ") and ", 0 of " in line for line in lines)

@@ -115,7 +115,7 @@ def test_a_spawned_process(tmp_path: Path) -> None:
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
     )
     assert done.stdout.strip() == str(Session(small_model(), "reference")(small_input())["y"].sum()), done.stderr
 
