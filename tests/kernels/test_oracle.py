@@ -32,6 +32,7 @@ WITHOUT = {
     "q8ta_rotary_update": "rotary and update_rows in one: tests/passes/test_rotary.py compares it with the two",
     "row_scale": "torch has no such scale: tests/kernels/test_rows_with_scales.py shows its bounds in float64",
     "quantize_rows": "of scales that torch has not: tests/kernels/test_rows_with_scales.py compares it with float64",
+    "round_shares": "noise that no kernel makes: tests/frontend/test_precision.py holds what it decides",
 }
 """Operators that no torch function is compared with, and why."""
 
