@@ -6,8 +6,8 @@ docs/onnx_files.json. A quantized file runs as it is. A float one is imported, t
 as these do (`onnx_tasks.py`). States go from call to call, each model's own. ONNX Runtime's static quantizer gets the
 same items, after its own preparation of the file. Where `report.exact` is True the device's bytes are compared with the
 reference's, and the processor time of a call with that of ONNX Runtime's float file.
-`--names` selects packages and files by parts of their names; other rows are kept. `--jobs` run side by side, small
-files first.
+`--names` selects packages and files by parts of their names; other rows are kept, each says of which commit it is.
+`--jobs` run side by side, small files first.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def part_onnx_files(options: Options) -> None:
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         waiting = {pool.submit(judged, file, closed): _name(file) for file in chosen}
         for done in as_completed(waiting):
-            rows[waiting[done]] = {"file": waiting[done], **done.result()}
+            rows[waiting[done]] = {"file": waiting[done], **done.result(), "commit": made["commit"]}
             print(rows[waiting[done]], flush=True)
             write(target, {**made, "rows": [rows[key] for key in map(_name, FILES) if key in rows]}, "rows")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from q8ta_wgpu.quantization.parts import Part
+from q8ta_wgpu.quantization.parts import Part, decibels
 
 WITHIN = 10**0.05
 """The noise that is allowed, relative to the yardstick's: half a decibel more, since the noise on other inputs is
@@ -42,7 +42,10 @@ those of most layers, of which 8 bits keep less than of loud ones."""
 def allowed(ratio: float, part: Part) -> float:
     """The noise to signal that a part of an output may have if the yardstick has this much; infinity where it is not
     judged. For an output of integers both are shares of elements that differ, and as many more may differ as can be
-    chance. Channels and items that are poor in the yardstick already are not judged."""
+    chance. Channels and items that are poor in the yardstick already are not judged. Where the yardstick has no noise,
+    as without weighted sums, there is nothing to compare with: floats should then have 20 dB."""
+    if not ratio and part.is_float and part.is_named and not part.is_silent:
+        return FAIR
     if not ratio or (ratio >= _POOR and not part.is_named):
         return math.inf
     chance = 0.0 if part.is_float else ratio + 2 * math.sqrt(ratio / part.count)
@@ -84,12 +87,16 @@ def low_signal(output: str, predicted: float | None, yardstick: float | None, sk
         yardstick: that of the yardstick.
         skipping: how the user leaves layers in float.
     """
-    if predicted is None or yardstick is None or predicted >= max(min(yardstick - SHORT, FINE), POOR):
+    if predicted is None or yardstick is None:
+        return ""
+    without = yardstick >= decibels(0.0)
+    if predicted >= (decibels(FAIR) if without else max(min(yardstick - SHORT, FINE), POOR)):
         return ""
     subject = f"{output} is" if output else "the outputs are"
+    left = "loses nothing" if without else f"leaves {yardstick:z.1f} dB"
     found = (
         f"{subject} predicted to keep {predicted:z.1f} dB of signal to noise on the inputs of the calibration, "
-        f"where rounding nothing but weights and what layers read leaves {yardstick:z.1f} dB"
+        f"where rounding nothing but weights and what layers read {left}"
     )
     larger = ": the network makes noise larger" if yardstick < POOR else ""
     return f"{found}{larger}; calibrate with inputs as in use, or leave layers in float{skipping}; compare names them"

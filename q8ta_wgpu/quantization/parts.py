@@ -56,6 +56,7 @@ class Part:
         kind: "whole", "joined", or what is of like size in it, as "channels".
         is_float: whether the output holds floats, not integers or bools.
         count: how many numbers an item has of the output.
+        is_silent: whether all of it is zeros.
     """
 
     output: int
@@ -63,6 +64,7 @@ class Part:
     kind: str
     is_float: bool
     count: int
+    is_silent: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -89,9 +91,9 @@ class Judge:
         known = [*origins, *[None] * len(each)][: len(each)]
         self._outputs = [_Output(values, origin) for values, origin in zip(each, known, strict=True)]
         self.parts = [
-            Part(i, name, way.kind, output.is_float, int(output.exact[0].size))
+            Part(i, name, way.kind, output.is_float, int(output.exact[0].size), not signals[way.parts[name]].any())
             for i, output in enumerate(self._outputs)
-            for way in output.ways
+            for way, signals in zip(output.ways, output.signals, strict=True)
             for name in way.names
         ]
 
@@ -171,7 +173,7 @@ class _Output:
             self.ways += _joined(self.exact, origins)
             self.ways += _alike(powers, counts)
         signals = powers if self.is_float else [np.ones(x.shape) for x in self.exact]
-        self._signals = [way.sums(signals) for way in self.ways]
+        self.signals = [way.sums(signals) for way in self.ways]
 
     def _counted(self, exact: Array) -> Array:
         """Which elements are signal: not those that are masked."""
@@ -189,13 +191,13 @@ class _Output:
         return [self._squares(x, y) if self.is_float else np.asarray(x != y, np.float64) for x, y in pairs]
 
     def noise(self, found: Sequence[Array]) -> list[float]:
-        errors, ways = self._errors(found), zip(self.ways, self._signals, strict=True)
+        errors, ways = self._errors(found), zip(self.ways, self.signals, strict=True)
         return [ratio for way, signals in ways for ratio in way.ratios(way.sums(errors), signals)]
 
     def weights(self, limits: Mapping[str, float]) -> list[Array]:
         """The sum of the weights of parts, for each item, relative to limits by their names."""
         found = [np.zeros(()) for _ in self.exact]
-        for way, signals in zip(self.ways, self._signals, strict=True):
+        for way, signals in zip(self.ways, self.signals, strict=True):
             for name in set(way.names).intersection(limits):
                 found = [a + w / limits[name] for a, w in zip(found, way.weights(name, signals), strict=True)]
         if self.fill is not None:

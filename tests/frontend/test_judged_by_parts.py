@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.quantization.limits import FAIR, allowed, wanted
+from q8ta_wgpu.quantization.limits import FAIR, allowed, low_signal, wanted
 from q8ta_wgpu.quantization.parts import Judge
 from testbed.yardstick import yardstick
 from tests.quantizing import Plain, conv, data
@@ -79,6 +79,14 @@ def test_a_black_picture_among_others_asks_for_no_more_than_the_yardstick_leaves
     assert wanted(allowed(0.3, black), 0.5, black) == math.inf
     assert wanted(allowed(0.3, whole), 0.5, whole) == FAIR
     assert wanted(allowed(1e-3, black), 0.5, black) == pytest.approx(1e-3, rel=0.2)
+
+
+def test_without_noise_in_the_yardstick_20_decibels_are_wanted() -> None:
+    whole, silent = Judge([[_random(8, 64), _random(8, 64) * 0]]).parts
+    assert (allowed(0.0, whole), allowed(0.0, silent)) == (FAIR, math.inf)
+    assert low_signal("", 18.2, 120.0, "").endswith("compare names them")
+    assert "loses nothing" in low_signal("", 18.2, 120.0, "")
+    assert not low_signal("", 20.5, 120.0, "")
 
 
 class Forecaster(nn.Module):
