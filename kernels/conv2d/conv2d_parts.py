@@ -42,13 +42,6 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc, 1, (*arrays[2:4], *arrays[OWN + len(tensors) - 1 :]))
 
 
-def _valid_weight(call: Call, arrays: Sequence[Array | None]) -> str:
-    weight, (prologue, tensors) = arrays[1], _prologue(call)
-    assert weight is not None
-    wrong = weight[:, ~prologue.channels(tensors)]
-    return f"must be 0 for lanes that are no channels, found {wrong[wrong != 0][0]}" if wrong.any() else ""
-
-
 def _is_pointwise(call: Call) -> bool:
     """Whether a row of the product is one pixel, the same in all tensors."""
     shifts = any(part.shift for part in call.attrs["prologue"].parts)
@@ -98,7 +91,7 @@ PRODUCT = tiled.Product(
 
 q8ta_conv2d_parts = Op(
     name="q8ta_conv2d_parts",
-    operands=(weighted.OPERANDS[0], replace(weighted.OPERANDS[1], valid=_valid_weight), *weighted.OPERANDS[2:]),
+    operands=weighted.OPERANDS,
     infer=_infer,
     reference=_reference,
     macs=weighted.macs,

@@ -100,13 +100,8 @@ class Prologue:
         if self.stage:
             if len(self.parts) > 1 or self.parts[0][:2] != (0, 0) or self.parts[0].shift:
                 raise GraphError(f"a stage reads all channels of one tensor, found {self}")
-            n, _, h, w = self.stage.shape(types[0].shape, types[1])
+            self.stage.check(*types)
         return n, VECTOR * self.vectors, h, w
-
-    def channels(self, types: Sequence[TensorType]) -> Array:
-        """Which lanes of x are channels: bool, one for each."""
-        ends = [types[part.tensor].shape[1] - 4 * part.first for part in self.parts]
-        return np.concatenate([np.arange(VECTOR * p.vectors) < end for p, end in zip(self.parts, ends, strict=True)])
 
     def read(self, arrays: Sequence[Array]) -> Array:
         """x less its zero point, of tensors int8 (n, c, h, w) less theirs: the definition of every prologue. Lanes that

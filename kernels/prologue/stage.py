@@ -16,7 +16,6 @@ from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import Array, TensorType
 from q8ta_wgpu.ir.kernel import Params
-from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, Operand
 
 
@@ -36,12 +35,12 @@ class Stage:
     operand: ClassVar[Operand]
     source: ClassVar[tuple[str, ...]]
 
-    def shape(self, x: Shape, operand: TensorType) -> Shape:
-        """The result's shape for x (n, c, h, w). Raises GraphError where the operand does not fit."""
+    def check(self, x: TensorType, operand: TensorType) -> None:
+        """Raises GraphError where the operand does not fit x (n, c, h, w)."""
         raise NotImplementedError
 
     def steps(self, x: Array, operand: Array) -> Array:
-        """The values before they are clamped, of int64 x less its zero point: the definition."""
+        """The values before they are clamped, of int64 x and operand less their zero points: the definition."""
         raise NotImplementedError
 
     def apply(self, x: Array, operand: Array) -> Array:
@@ -62,10 +61,9 @@ class Gate(Stage):
     operand = Operand("gate", dtypes=INTEGERS)
     source = ("parts_gated",)
 
-    def shape(self, x: Shape, operand: TensorType) -> Shape:
-        if operand.shape != (*x[:2], 1, 1):
-            raise GraphError(f"a gate has a number for each channel of an image of {x}, found {operand}")
-        return x
+    def check(self, x: TensorType, operand: TensorType) -> None:
+        if operand.shape != (*x.shape[:2], 1, 1):
+            raise GraphError(f"a gate has a number for each channel of an image, of {x} found {operand}")
 
     def steps(self, x: Array, operand: Array) -> Array:
         return arithmetic.scaled_steps(x * operand, self.multiplier)

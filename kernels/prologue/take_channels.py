@@ -13,9 +13,6 @@ from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Op, Operand, reads_same_place
 
-MOST_TENSORS = 128
-"""The most tensors."""
-
 MOST_WORDS = 1 << 16
 """The most words of a pixel: a word's number and that of all words share 32 bits."""
 
@@ -23,15 +20,11 @@ MOST_WORDS = 1 << 16
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     channels, first, *_ = types
     images = {(t.shape[:1], t.shape[2:], t.q) for t in types[1:]}
-    if len(channels.shape) != 1 or len(types) > MOST_TENSORS or len(first.shape) != 4 or len(images) != 1:
-        found = ", ".join(map(str, types))
+    few = all(_words(t) < MOST_WORDS for t in types[1:])
+    if len(channels.shape) != 1 or len(first.shape) != 4 or len(images) != 1 or not few:
         raise GraphError(
-            f"q8ta_take_channels takes numbers of channels, and up to {MOST_TENSORS - 1} tensors (N, C, H, W) of one "
-            f"size, scale and zero point, found {found}"
-        )
-    if any(_words(t) >= MOST_WORDS for t in types[1:]):
-        raise GraphError(
-            f"q8ta_take_channels takes pixels of less than {MOST_WORDS} words, found {list(map(str, types))}"
+            "q8ta_take_channels takes numbers of channels, and tensors (N, C, H, W) of one size, scale and zero "
+            f"point, with pixels of less than {MOST_WORDS} words, found {', '.join(map(str, types))}"
         )
     return (first.shape[0], channels.shape[0], *first.shape[2:]), INT8X4
 

@@ -115,12 +115,3 @@ def test_channels_in_any_order(device: Device) -> None:
 def test_wrong_parts(parts: tuple[Part, ...], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         Prologue(parts)
-
-
-def test_a_weight_for_lanes_that_are_no_channels() -> None:
-    parts = fused(MOVED["cat"].graph(op_graphs.SETTINGS[0])[0], BASELINE)
-    weight = parts.nodes[0].inputs[1]
-    changed = parts.constants[weight] = parts.constants[weight].copy()
-    changed[:, 14], changed[:, 15] = 1, -1  # of the first tensor, which has 8 channels
-    with pytest.raises(GraphError, match="must be 0 for lanes that are no channels, found 1"):
-        verify(parts, RUNNABLE)
