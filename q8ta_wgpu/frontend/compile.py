@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, check_switch
@@ -13,6 +14,12 @@ from q8ta_wgpu.progress import bar
 
 if TYPE_CHECKING:
     from q8ta_wgpu.frontend.hybrid.hybrid import Hybrid
+
+with suppress(ModuleNotFoundError):  # of torch: `compile` says so
+    # Registers the operators of quantized programs before the argument of q8.compile(torch.export.load(file)) is read.
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+
+    import q8ta_wgpu.frontend.row_scales  # noqa: F401
 
 
 @overload

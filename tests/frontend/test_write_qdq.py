@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +104,18 @@ def test_a_stream_is_rounded_to_16_bits_and_then_to_8() -> None:
     graph, _, _ = written(*MODULES["stream"])
     rounded = [n for n in graph.graph.nodes if ".quantize_per_tensor" in str(n.target)]
     assert {n.args[5] for n in rounded} == {torch.int16, torch.int8}
+
+
+def test_a_saved_program_is_compiled_in_a_process_that_quantized_nothing(tmp_path: Path) -> None:
+    """torch knew neither its own operators that quantize nor ours that rounds rows."""
+    module, x = MODULES["stream"]
+    program = q8.quantize(module.eval(), (x,), [x], q8.Quantizer(activations="dynamic"), progress=False)
+    assert any("round_rows" in str(node.target) for node in program.graph.nodes)
+    torch.export.save(program, tmp_path / "net.pt2")
+    code = "import sys, q8ta_wgpu as q8, torch; print(q8.compile(torch.export.load(sys.argv[1])).report())"
+    run = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "net.pt2")]
+    found = subprocess.run(run, capture_output=True, text=True, check=False, timeout=300)
+    assert found.stdout.strip() == str(q8.compile(program).report()), found.stderr
 
 
 def test_a_program_is_saved_and_read_again() -> None:
