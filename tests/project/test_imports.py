@@ -78,7 +78,7 @@ ROOMS: dict[str, set[str]] = {
     "frontend.notes": set(),
     "frontend.nodes": TABLE | {"frontend.notes", "importing"},
     "frontend.moves": TABLE | {"frontend.nodes"},
-    "quantization": GRAPH | {"passes", "passes.plan", "writing", *REWRITING},
+    "quantization": GRAPH | {"kernels.attention", "passes", "passes.plan", "writing", *REWRITING},
     "onnx_import": GRAPH
     | {
         "passes.plan",
@@ -101,6 +101,7 @@ ROOMS: dict[str, set[str]] = {
     "frontend": GRAPH
     | {
         "importing",
+        "kernels.attention",
         "passes",
         "progress",
         "writing",
