@@ -59,9 +59,9 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_engines",
         "bytes of every kernel by every engine, Node and Chromium; docs/kernels.json",
     ),
-    "onnx": ("onnx_files", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx.json"),
+    "onnx": ("onnx_modules", "part_onnx", "torch modules that ONNX Runtime quantized, into docs/onnx.json"),
     "onnx-files": (
-        "judged_files",
+        "onnx_files",
         "part_onnx_files",
         "ONNX files in packages of PyPI and npm, into docs/onnx_files.json",
     ),

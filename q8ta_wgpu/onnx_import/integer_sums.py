@@ -10,10 +10,10 @@ import numpy as np
 from q8ta_wgpu.importing import onnx_calls
 from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.onnx_import.onnx_builder import OnnxBuilder, Rule
-from q8ta_wgpu.onnx_import.quantized import dynamic, weight_of
+from q8ta_wgpu.onnx_import.quantized import about_zero, dynamic, weight_of
 
 
-def _about_zero(b: OnnxBuilder, w: str, zero: str | None, dtype: int, axis: int) -> str | None:
+def _weight(b: OnnxBuilder, w: str, zero: str | None, dtype: int, axis: int) -> str | None:
     """A constant matrix or kernel with its zero points, as an int8 weight of scale 1; None if it is not constant."""
     array, zeros = b.array(w), b.array(zero) if zero is not None else np.zeros((), np.int64)
     if array is None or zeros is None:
@@ -22,20 +22,15 @@ def _about_zero(b: OnnxBuilder, w: str, zero: str | None, dtype: int, axis: int)
     return weight_of(b, array, ones, zeros.astype(np.int64), dtype, axis, 0)
 
 
-def _less(b: OnnxBuilder, x: str, zero: str | None) -> str:
-    numbers = b.numbers(x)
-    return numbers if zero is None else b.aten("aten.sub.Tensor", {"self": numbers, "other": b.numbers(zero)})
-
-
 def _matmul_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     x, w, x_zero, w_zero = (*args["inputs"], None, None)[:4]
     return _product(b, x, w, x_zero, w_zero, args["dtypes"][1])
 
 
 def _product(b: OnnxBuilder, x: str, w: str, x_zero: str | None, w_zero: str | None, dtype: int) -> str:
-    weight = _about_zero(b, w, w_zero, dtype, -1)
+    weight = _weight(b, w, w_zero, dtype, -1)
     if weight is None or (x_zero is not None and b.type(x_zero).numel > 1):
-        return str(b.onnx("MatMul", (_less(b, x, x_zero), weight or _less(b, w, w_zero))))
+        return str(b.onnx("MatMul", (about_zero(b, x, x_zero), weight or about_zero(b, w, w_zero))))
     y = b.onnx("MatMul", (b.numbers(x), weight))
     if x_zero is None:
         return str(y)
@@ -60,7 +55,7 @@ def _without(b: OnnxBuilder, y: str, sums: str, zero: str) -> str:
 
 def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     x, w, x_zero, w_zero = (*args["inputs"], None, None)[:4]
-    weight = _about_zero(b, w, w_zero, args["dtypes"][1], 0)
+    weight = _weight(b, w, w_zero, args["dtypes"][1], 0)
     if weight is None:
         raise b.refuse("its kernel is computed while the network runs: it must be a constant")
     attrs = {name: args[name] for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")}

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.importing.import_table import ATEN, ONNX
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, Array, Graph, Node, QParams, TensorType
 from q8ta_wgpu.onnx_import import onnx_nodes
 from q8ta_wgpu.onnx_import.onnx_nodes import RESULTS
 
@@ -27,6 +27,11 @@ STORED: dict[int, tuple[str, int]] = {
 
 NARROW: dict[int, tuple[int, int]] = {TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15)}
 """Ranges of dtypes that are narrower than the stored dtype."""
+
+
+def bounds_of(dtype: int) -> tuple[int, int]:
+    """The smallest and largest stored integer of a dtype."""
+    return NARROW.get(dtype, RANGES[STORED[dtype][0]])
 
 
 class _Graph(Graph):
@@ -92,6 +97,11 @@ class OnnxBuilder(Builder):
         self.made[name] = dtype
         return name
 
+    def held(self, x: str, dtype: int) -> str:
+        """Stores whole float32 numbers as integers of an ONNX dtype, at scale 1."""
+        stored, shift = STORED[dtype]
+        return self.stored(x, QParams(1.0, -shift, stored), dtype, bounds_of(dtype))
+
     def permuted(self, x: str, dims: Sequence[int]) -> str:
         """Permutes the dimensions of a value, float or stored as integers."""
         y = self.aten("aten.permute.default", {"self": x, "dims": list(dims)})
@@ -101,13 +111,12 @@ class OnnxBuilder(Builder):
 
     def wrapped(self, x: str, dtype: int) -> str:
         """Stores whole float32 numbers as integers of a dtype. Numbers out of range wrap around."""
-        (stored, shift), bits = STORED[dtype], 8 * np.dtype(RESULTS[dtype]).itemsize
-        half = 0.0 if shift else float(1 << (bits - 1))
+        bits = 8 * np.dtype(RESULTS[dtype]).itemsize
+        half = 0.0 if STORED[dtype][1] else float(1 << (bits - 1))
         x = self.emit("affine", (x,), {"factor": 1.0, "term": half}) if half else x
         x = self.emit("remainder", (x,), {"divisor": float(1 << bits)})
         x = self.emit("affine", (x,), {"factor": 1.0, "term": -half}) if half else x
-        q = QParams(1.0, -shift, stored)
-        return self.stored(x, q, dtype, q.range)
+        return self.held(x, dtype)
 
     def quantization(self, x: str) -> QParams | None:
         """The quantization of a value that is stored as integers; None of others."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder, Rule
-from q8ta_wgpu.onnx_import.quantized import dequantize, held, quantize
+from q8ta_wgpu.onnx_import.quantized import dequantize, quantize
 
 
 def _ends(b: OnnxBuilder, args: Mapping[str, Any], y: str, at: int) -> str:
@@ -57,16 +57,13 @@ def _qgemm(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     return y if inputs[7] is None else _ends(b, args, y, 7)
 
 
-def _pairwise(name: str) -> Rule:
-    return lambda b, args: _ends(b, args, b.onnx(name, (_real(b, args, 0), _real(b, args, 3))), 6)
-
-
-def _single(name: str, keep: Sequence[str] = ()) -> Rule:
-    """The rule of an operator with one tensor: the float operator of this name, with these attributes."""
+def _of(name: str, tensors: int = 1, keep: Sequence[str] = ()) -> Rule:
+    """The rule of an operator of so many tensors: the float operator of this name, with these attributes."""
 
     def rule(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
-        attrs = {key: args[key] for key in keep if args.get(key) is not None}
-        return _ends(b, args, b.onnx(name, (_real(b, args, 0),), **attrs), 3)
+        attrs = {key: args.get(key) for key in keep}
+        operands = [_real(b, args, 3 * i) for i in range(tensors)]
+        return _ends(b, args, b.onnx(name, operands, **attrs), 3 * tensors)
 
     return rule
 
@@ -96,11 +93,6 @@ def _where(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     return _ends(b, args, b.onnx("Where", (args["inputs"][0], _real(b, args, 1), _real(b, args, 4))), 7)
 
 
-def _leaky(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
-    alpha = 0.01 if args.get("alpha") is None else float(args["alpha"])
-    return _ends(b, args, b.onnx("LeakyRelu", (_real(b, args, 0),), alpha=alpha), 3)
-
-
 def _softmax(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     axis = -1 if args.get("axis") is None else int(args["axis"])
     return _ends(b, args, b.onnx("Softmax", (_real(b, args, 0),), axis=axis, opset=args["opset"]), 3)
@@ -111,7 +103,7 @@ def _resize(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     x, *others = args["inputs"]
     attributes = {key: value for key, value in args.items() if key not in ("inputs", "outputs", "operator", "dtypes")}
     y = b.onnx(args["operator"], (b.numbers(x), *others), **attributes)
-    return held(b, b.aten("aten.trunc.default", {"self": y}), args["dtypes"][0])
+    return b.held(b.aten("aten.trunc.default", {"self": y}), args["dtypes"][0])
 
 
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
@@ -121,16 +113,16 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearConv": _channels_first(_qlinear_conv),
     "QLinearMatMul": _qlinear_matmul,
     "com.microsoft.QGemm": _qgemm,
-    "com.microsoft.QLinearAdd": _pairwise("Add"),
-    "com.microsoft.QLinearMul": _pairwise("Mul"),
+    "com.microsoft.QLinearAdd": _of("Add", 2),
+    "com.microsoft.QLinearMul": _of("Mul", 2),
     "com.microsoft.QLinearConcat": _concat,
     "com.microsoft.QLinearWhere": _where,
-    "com.microsoft.QLinearSigmoid": _single("Sigmoid"),
-    "com.microsoft.QLinearLeakyRelu": _leaky,
+    "com.microsoft.QLinearSigmoid": _of("Sigmoid"),
+    "com.microsoft.QLinearLeakyRelu": _of("LeakyRelu", keep=("alpha",)),
     "com.microsoft.QLinearSoftmax": _softmax,
-    "com.microsoft.QLinearAveragePool": _channels_first(_single("AveragePool", _POOL)),
-    "com.microsoft.QLinearGlobalAveragePool": _channels_first(_single("GlobalAveragePool")),
-    "com.microsoft.QLinearReduceMean": _single("ReduceMean", ("axes", "keepdims")),
+    "com.microsoft.QLinearAveragePool": _channels_first(_of("AveragePool", keep=_POOL)),
+    "com.microsoft.QLinearGlobalAveragePool": _channels_first(_of("GlobalAveragePool")),
+    "com.microsoft.QLinearReduceMean": _of("ReduceMean", keep=("axes", "keepdims")),
 }
 
 

@@ -10,15 +10,9 @@ from onnx import TensorProto
 
 from q8ta_wgpu.importing import onnx_calls
 from q8ta_wgpu.importing.builder import Builder
-from q8ta_wgpu.ir.graph import DTYPES, INT8X4, RANGES, Array, QParams
+from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, QParams
 from q8ta_wgpu.ir.op import FLOAT_MAX
-from q8ta_wgpu.onnx_import.onnx_builder import NARROW, STORED, OnnxBuilder, Rule
-
-
-def _bounds(dtype: int) -> tuple[int, int]:
-    """The smallest and largest stored integer of a dtype."""
-    stored, _ = STORED[dtype]
-    return NARROW.get(dtype, RANGES[stored])
+from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder, Rule, bounds_of
 
 
 def _check(b: Builder, dtype: int) -> None:
@@ -60,7 +54,7 @@ def quantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, a
             f"its scale is {scales.max()}: calibration met infinities, as those of a mask. Give the mask finite low "
             "numbers before the network is quantized"
         )
-    zeros, (stored, shift), (low, high) = _zeros(b, zero, scales), STORED[dtype], _bounds(dtype)
+    zeros, (stored, shift), (low, high) = _zeros(b, zero, scales), STORED[dtype], bounds_of(dtype)
     array = b.array(x)
     if array is None and scales.size == 1:
         q = QParams(float(scales.reshape(())), int(zeros.reshape(-1)[0]) - shift, stored)
@@ -74,7 +68,7 @@ def quantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, a
     moved = b.constant((offset - shift).astype(np.float32), "zero")
     whole = b.aten("aten.add.Tensor", {"self": b.emit("round", (divided,)), "other": moved})
     plain = b.emit("affine", (whole,), {"factor": 1.0, "term": float(shift)}) if shift else whole
-    return b.stored(plain, QParams(1.0, -shift, stored), dtype, (low, high))
+    return b.held(plain, dtype)
 
 
 def _integers(values: Array, dtype: int) -> Array:
@@ -92,16 +86,21 @@ def dequantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int,
         zeros = _zeros(b, zero, scales)
         if b.quantization(x) == QParams(float(scales.reshape(())), int(zeros.reshape(-1)[0]) - shift, stored):
             return b.emit("dequantize", (x,))
-    numbers, shape = b.numbers(x), b.type(x).shape
     if scales is None:
-        less = numbers if zero is None else b.aten("aten.sub.Tensor", {"self": numbers, "other": b.numbers(zero)})
-        return b.aten("aten.mul.Tensor", {"self": less, "other": scale})
+        return b.aten("aten.mul.Tensor", {"self": about_zero(b, x, zero), "other": scale})
+    numbers, shape = b.numbers(x), b.type(x).shape
     steps = _along(b, scales, shape, axis, block).astype(np.float32)
     offset = _along(b, _zeros(b, zero, scales), shape, axis, block).astype(np.float32)
     less = (
         b.aten("aten.sub.Tensor", {"self": numbers, "other": b.constant(offset, "zero")}) if offset.any() else numbers
     )
     return b.aten("aten.mul.Tensor", {"self": less, "other": b.constant(steps, "scale")})
+
+
+def about_zero(b: OnnxBuilder, x: str, zero: str | None) -> str:
+    """Integers as float32 numbers, less their zero point if they have one."""
+    numbers = b.numbers(x)
+    return numbers if zero is None else b.aten("aten.sub.Tensor", {"self": numbers, "other": b.numbers(zero)})
 
 
 def weight_of(b: OnnxBuilder, array: Array, scales: Array, zeros: Array, dtype: int, axis: int, block: int) -> str:
@@ -157,13 +156,7 @@ def dynamic(b: OnnxBuilder, args: Mapping[str, Any]) -> list[str]:
     zero = b.emit("round", (b.emit("clamp", (from_zero,), {"min": 0.0, "max": 255.0}),))
     whole = b.emit("round", (b.aten("aten.div.Tensor", {"self": x, "other": scale}),))
     y = b.aten("aten.add.Tensor", {"self": whole, "other": zero})
-    return [held(b, y, TensorProto.UINT8), scale, held(b, zero, TensorProto.UINT8)]
-
-
-def held(b: OnnxBuilder, x: str, dtype: int) -> str:
-    """Stores whole float32 numbers as integers of `dtype`, at scale 1."""
-    stored, shift = STORED[dtype]
-    return b.stored(x, QParams(1.0, -shift, stored), dtype, _bounds(dtype))
+    return [b.held(y, TensorProto.UINT8), scale, b.held(zero, TensorProto.UINT8)]
 
 
 RULES: Mapping[str, Rule] = {
