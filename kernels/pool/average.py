@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.layout import ANY_INT8, Layout
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels, share
-from q8ta_wgpu.kernels.lib.thresholds import AVERAGING_GROUPS, LARGE_WINDOW
+from q8ta_wgpu.kernels.lib.thresholds import LARGE_WINDOW, MANY_THREADS
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
 """WGSL files of averages over windows in 4C, for `channels.kernel`."""
@@ -136,7 +136,7 @@ def _run_bits(call: Call) -> int:
     least = bits - 2
     while bits > 0 and (1 << bits) > count:
         bits -= 1
-    while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < AVERAGING_GROUPS:
+    while bits > least and dims(call.inputs[0])[0] * -(-count // (1 << bits)) < MANY_THREADS // WORKGROUP:
         bits -= 1
     while bits > 0 and _turns(call, bits) > LOOP_TURNS:
         bits -= 1

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib.thresholds import (
-    EMULATED,
-    MANY_GROUPS,
-    PADDED,
-    PADDED_CPU,
-    PADDED_CPU_NARROW,
-    PADDED_EXCHANGED,
-    SOME_GROUPS,
-)
+from q8ta_wgpu.kernels.lib.thresholds import EMULATED, MANY_GROUPS, PADDED, PADDED_CPU, SOME_GROUPS
 from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
@@ -231,9 +223,9 @@ def choose(
         return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
 
     if not target.shares_memory:
-        weights = PADDED_CPU_NARROW if narrow else PADDED_EXCHANGED if target.shuffles else PADDED_CPU
-        able = tiles(halves_per_row, NARROW_TILES)
-        return padded({name: weight for name, weight in weights.items() if name in able})
+        faster = "registers_8x32" if narrow else "registers_7x16" if target.shuffles else ""
+        names = {faster, "registers_8x16"} & tiles(halves_per_row, NARROW_TILES).keys()
+        return padded({name: weight for name, weight in PADDED_CPU.items() if name in names})
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
         able = {name: with_parts(tile, parts) for name, tile in tiles(halves_per_row).items() if tile.fits(target)}
         fitting = {name: with_parts(TILES[name], parts) for name, tile in able.items() if is_shared(tile)}

@@ -18,7 +18,7 @@ from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.program.wgsl_definitions import files
-from q8ta_wgpu.runtime import engines, rates, stopwatch
+from q8ta_wgpu.runtime import engines, probe, rates, stopwatch
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.stopwatch import Settling, Stopwatch
@@ -266,6 +266,20 @@ def test_a_load_has_no_pauses(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -
 def limits_of(device: Device) -> dict[str, Any]:
     behaviour = {"packed_dot", "fast_dot", "shares_memory", "few_cores", "unroll"}
     return {key: value for key, value in asdict(device.target).items() if key not in behaviour}
+
+
+def test_dot_rates_of_a_device_that_others_use(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program takes the device while the first timings are made: of either form, which are timed in turns."""
+    taken: list[float] = []
+
+    def elapsed(kernel: probe.Probe, groups: int, repeats: int = 1) -> float:
+        taken.append(repeats * (1.0 if len(taken) < 8 else 1e-3) * (1.0 if kernel is kernels[0] else 5.0))
+        return taken[-1]
+
+    monkeypatch.setattr(probe.Probe, "elapsed", elapsed)
+    kernels = [probe.Probe(Device(Gpu(vulkan.wgpu)), None, None, None) for _ in range(2)]
+    packed, emulated = rates.in_turns(kernels, 4096, 0.02)
+    assert (packed, emulated) == (1e-3, 5e-3)
 
 
 def test_dot_rates(vulkan: Device) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("caches")
 
 
 def test_probes_run_once(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = noted(monkeypatch, probe, "run")
+    ran = noted(monkeypatch, probe, "prepared")
     first = (probe.contract(vulkan), probe.loop_turns(vulkan), rates.dot_rates(vulkan, 0.001))
     assert len(ran) >= 4
     ran.clear()
