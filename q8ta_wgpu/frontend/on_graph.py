@@ -17,7 +17,7 @@ from q8ta_wgpu.frontend.export.states import keep_sums
 from q8ta_wgpu.frontend.read_float import float_program
 from q8ta_wgpu.frontend.run import TorchRunner
 from q8ta_wgpu.frontend.write_qdq import write_qdq
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import how_many, in_order
 from q8ta_wgpu.quantization.limits import low_signal
@@ -62,6 +62,7 @@ class OnGraph:
             self.program, own.streams, own.fit_weights, group=own.group, by_rows=own.dynamic, algebra=ALGEBRA
         )
         self._kept: list[Tensors] = []
+        self._exact: list[list[Array]] = []
         weights = dict.fromkeys(node.inputs[1] for node in self.calibration.sums.values())
         sources = (moved.source if (moved := self.program.moved.get(name)) else name for name in weights)
         faults.check_weights(self.module, (self._node(name) for name in sources if name in self.program.names))
@@ -82,7 +83,10 @@ class OnGraph:
             update(count)
             zeros = zeros and not any(x.any() for x in item)
             with faults.finite(self.module, watched, item, index, self.buffers):
-                self.calibration.meet(runner.inputs(item), index, runner.values(item, wanted))
+                values = runner.values(item, wanted)
+                self.calibration.meet(runner.inputs(item), index, values)
+            if len(self._exact) < len(self._kept):
+                self._exact.append(values.results())
             count += 1
         return count, zeros
 
@@ -114,7 +118,7 @@ class OnGraph:
     def _chosen(self) -> Precision:
         if self.own.precision == "int8":
             return least(self.calibration)
-        found = Precisions(self.calibration, TorchRunner(self.program, self.module, self._kept))
+        found = Precisions(self.calibration, TorchRunner(self.program, self.module, self._kept, self._exact))
         return found.wide() if self.own.precision == "int16" else found.choose()
 
     @property

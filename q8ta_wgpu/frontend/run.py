@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import Graph as TorchGraph
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.kept import Kept
 from q8ta_wgpu.frontend.nodes import CONVERSIONS, argument_names, is_float, kind
 from q8ta_wgpu.frontend.rounded import Noted, rounded, within_range
 from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
@@ -29,9 +32,6 @@ Tensors = Sequence[Tensor]
 _SIGNS = 4
 """Vectors of random signs for each item."""
 
-_KEPT = 2**30
-"""Most bytes of values that are kept from one run to the next."""
-
 
 class TorchRunner:
     """Runs the calls of a module by torch.
@@ -40,26 +40,28 @@ class TorchRunner:
         program: the module as it was read.
         module: that was read.
         items: the inputs of each item that `outputs` runs, states included.
+        exact: the program's results of each item in float, if they are known.
 
     Attributes:
         exact: the program's results of each item in float.
     """
 
-    def __init__(self, program: FloatProgram, module: GraphModule, items: Sequence[Tensors] = ()) -> None:
+    def __init__(
+        self,
+        program: FloatProgram,
+        module: GraphModule,
+        items: Sequence[Tensors] = (),
+        exact: Sequence[list[Array]] = (),
+    ) -> None:
         self.program, self.module, self._items = program, module, items
         self.names = {name: value for value, name in program.names.items()}
-        self._kept: list[dict[Node, Any] | None] = [None] * len(items)
-        self._last: Roundings | None = None
+        self._kept = Kept(module, self.names, len(items))
         self._weights: dict[int, tuple[Array, Tensor]] = {}
-        with torch.no_grad():
-            self.exact = [self._outputs(_Run(self).run(*item)) for item in items]
-        size = sum(x.numel() * x.element_size() for x in map(_value, module.graph.nodes) if x is not None)
-        self._keeps = size * len(items) <= _KEPT
+        self.exact = [*exact] or [self.values(item, ()).results() for item in items]
 
-    def values(self, item: Tensors, names: Sequence[str]) -> Mapping[str, Array]:
-        """The values of these names that the module computes of an item. They are computed as they are asked for, each
-        once, in the order of the graph."""
-        return _Values(self, item, names)
+    def values(self, item: Tensors, names: Sequence[str]) -> Values:
+        """The values of these names that the module computes of an item."""
+        return Values(self, item, names)
 
     def inputs(self, item: Tensors) -> dict[str, Array]:
         """The inputs of an item as the program's graph stores them, by name."""
@@ -71,17 +73,14 @@ class TorchRunner:
 
     def outputs(self, graph: Graph) -> list[list[Array]]:
         """The program's results of each item, of the float graph with roundings added."""
-        roundings = Roundings(self.program, graph)
-        same = self._same(roundings)
-        found = []
+        roundings, found = Roundings(self.program, graph), []
+        keys = self._kept.keys(roundings)
         with torch.no_grad():
             for index, item in enumerate(self._items):
-                kept = self._kept[index] or {}
-                known = {node: x for node, x in kept.items() if node in same}
-                run = _Run(self, roundings, self._keeps)
-                found.append(self._outputs(run.run(*item, initial_env=known)))
-                self._kept[index] = run.env if self._keeps else None
-        self._last = roundings
+                for node, value in _Run(self, roundings).steps(*item, known=self._kept.known(index, keys)):
+                    self._kept.keep(index, keys, node, value)
+                found.append(self.outputs_of(value))
+        self._kept.end_run(keys)
         return found
 
     def noise_of_each(
@@ -110,24 +109,6 @@ class TorchRunner:
                     found += traced.changes([x for x, _ in pairs], signs, left > 0) ** 2 / _SIGNS
         return [float(x) for x in found]
 
-    def _same(self, roundings: Roundings) -> set[Node]:
-        """The calls whose values are those of the last run, since nothing before them is rounded in another way."""
-        found, last = set[Node](), self._last
-        if last is None or not self._keeps:
-            return found
-        for node in self.module.graph.nodes:
-            if node.op != "call_function" or not all(
-                n in found or n.op != "call_function" for n in node.all_input_nodes
-            ):
-                continue
-            edges = [(node.name, self.names.get(n.name, "")) for n in node.all_input_nodes]
-            alike = all(roundings.edges.get(e) == last.edges.get(e) for e in edges)
-            alike = alike and all(_fine(roundings, e) == _fine(last, e) for e in edges)
-            alike = alike and all(_ints(roundings, e) is _ints(last, e) for e in edges)
-            if alike and roundings.biases.get(node.name) is last.biases.get(node.name):
-                found.add(node)
-        return found
-
     def weight(self, given: Integers) -> Tensor:
         """A rounded weight in float32, which is kept."""
         key = id(given.source)
@@ -135,11 +116,11 @@ class TorchRunner:
             self._weights[key] = given.source, torch.from_numpy(given.real)
         return self._weights[key][1]
 
-    def _outputs(self, results: Any) -> list[Array]:
+    def outputs_of(self, results: Any) -> list[Array]:
+        """The program's results, of all that the module returned."""
         return [x.detach().cpu().numpy() for x in self._results(results)]
 
     def _results(self, results: Any) -> list[Tensor]:
-        """The program's results, of all that the module returned."""
         end = self.module.graph.output_node()
         found: dict[str, Tensor] = {}
         for node, x in zip(pytree.tree_leaves(end.args[0]), pytree.tree_leaves(results), strict=True):
@@ -159,42 +140,33 @@ def _is_amount(node: Any) -> bool:
     return False
 
 
-def _ints(roundings: Roundings, edge: tuple[str, str]) -> Any:
-    found = roundings.weights.get(edge)
-    return None if found is None else found.source
-
-
-def _fine(roundings: Roundings, edge: tuple[str, str]) -> bool | None:
-    """How shares are rounded; None where they are not."""
-    found = roundings.shares.get(edge)
-    return None if found is None else found[1]
-
-
-def _value(node: Node) -> Tensor | None:
-    value = node.meta.get("val")
-    return value if node.op == "call_function" and isinstance(value, Tensor) else None
-
-
 class _Run(Sized):
     """Runs a module in which each call reads values as it would read them stored."""
 
-    def __init__(self, runner: TorchRunner, roundings: Roundings | None = None, keeps: bool = False) -> None:
+    def __init__(self, runner: TorchRunner, roundings: Roundings | None = None) -> None:
         super().__init__(runner.module)
         self.extra_traceback = False
         self._runner, self._roundings, self._names = runner, roundings, runner.names
-        self.garbage_collect_values = not keeps
-        self._rounded: dict[tuple[Node, Chain], Tensor] = {}
+        self._rounded: dict[Node, dict[Chain, Tensor]] = {}
 
-    def steps(self, *item: Tensor) -> Iterator[tuple[Node, Any]]:
-        """The nodes with their values, as they are computed. Values that no later node reads are forgotten."""
+    def steps(self, *item: Tensor, known: Mapping[Node, Any] = MappingProxyType({})) -> Iterator[tuple[Node, Any]]:
+        """The nodes with their values, as they are computed; the results come last. What is known, and what nothing
+        else is computed from, is not computed. Values that no later node reads are forgotten."""
+        graph: TorchGraph = self.module.graph  # type: ignore[assignment]
         self.begin(*item)
-        self.env = {}
+        self.env = dict(known)
         self.args_iter: Any = iter(item)
-        for node in self.module.graph.nodes:  # type: ignore[union-attr]
-            self.env[node] = found = self.run_node(node)
-            yield node, found
+        needed = {graph.output_node()}
+        for node in reversed(graph.nodes):
+            if node in needed and node not in known:
+                needed.update(node.all_input_nodes)
+        for node in graph.nodes:
+            if node not in known and (node in needed or node.op == "placeholder"):
+                self.env[node] = found = self.run_node(node)
+                yield node, found
             for each in self.user_to_last_uses.get(node, ()):
-                del self.env[each]
+                self.env.pop(each, None)
+                self._rounded.pop(each, None)
 
     def map_nodes_to_values(self, args: Any, n: Node) -> Any:
         """The arguments of a node, each value as this node reads it."""
@@ -222,10 +194,10 @@ class _Run(Sized):
     def _on_steps(self, source: Node, value: Any, chain: Chain) -> Any:
         if not chain or value.dtype != torch.float32:
             return value
-        if (source, chain) not in self._rounded:
-            found = self._on_steps(source, value, chain[:-1])
-            self._rounded[source, chain] = rounded(found, chain[-1])
-        return self._rounded[source, chain]
+        known = self._rounded.setdefault(source, {})
+        if chain not in known:
+            known[chain] = rounded(self._on_steps(source, value, chain[:-1]), chain[-1])
+        return known[chain]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call. Indices that rounding moved out of their range are clamped, as a device does."""
@@ -313,15 +285,15 @@ class Traced(_Run):
         return self._changes
 
 
-class _Values(Mapping[str, Array]):
-    """Values by name of one run, which goes on as they are asked for. Each is forgotten once it was asked for."""
+class Values(Mapping[str, Array]):
+    """Values by name of one run. They are computed as they are asked for, each once, in the order of the graph."""
 
     def __init__(self, runner: TorchRunner, item: Tensors, names: Sequence[str]) -> None:
         floats = {node.name for node in runner.module.graph.nodes if is_float(node)}
         pairs = ((runner.program.names.get(name, ""), name) for name in names)
         self._wanted = {node: name for node, name in pairs if node in floats}
         self._found: dict[str, Array] = {}
-        self._steps = _Run(runner).steps(*item)
+        self._runner, self._steps = runner, _Run(runner).steps(*item)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._wanted.values():
@@ -332,6 +304,12 @@ class _Values(Mapping[str, Array]):
                 if node.name in self._wanted and isinstance(value, Tensor):
                     self._found[self._wanted[node.name]] = value.detach().cpu().numpy()
         return self._found.pop(name)
+
+    def results(self) -> list[Array]:
+        """The program's results. No value is asked for afterwards."""
+        with torch.no_grad():
+            *_, (_, value) = self._steps
+        return self._runner.outputs_of(value)
 
     def __contains__(self, name: object) -> bool:
         return name in self._wanted.values()

@@ -1,19 +1,24 @@
 """A runner by torch gives the values and outputs that the numpy reference gives, for the graph that was read."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.float_program import Traceable
+from q8ta_wgpu.frontend.kept import Kept
 from q8ta_wgpu.frontend.read_float import float_program
 from q8ta_wgpu.frontend.roundings import Roundings
 from q8ta_wgpu.frontend.run import TorchRunner
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.runner import ReferenceRunner
+from q8ta_wgpu.quantization.stored import Choice
 
 
 class Convolutions(nn.Module):
@@ -129,3 +134,61 @@ def test_steps_of_a_transposed_convolution_are_in_the_shape_of_its_weight() -> N
     np.testing.assert_array_equal(moved.back(weight), module.weight.detach().numpy())
     assert moved.axis(weight.shape) == 1
     assert moved.shared(weight.shape).tolist() == [0, 1, 2] * 2  # outputs of both groups share torch's axis
+
+
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts products of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.products = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += func in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+        return func(*args, **(kwargs or {}))
+
+
+def layers(width: int = 8) -> tuple[Calibration, GraphModule, tuple[torch.Tensor, ...]]:
+    """A calibrated network of four layers with activations, and its item."""
+    torch.manual_seed(1)
+    module = nn.Sequential(*(each for _ in range(4) for each in (nn.Linear(width, width), nn.GELU()))).eval()
+    item = (torch.randn(16, width),)
+    source, exported = Traceable.exported(module, item, ())
+    graph = source.folded(exported)
+    graph.recompile()
+    calibration, runner = Calibration(float_program(graph), True, False), TorchRunner(float_program(graph), graph)
+    calibration.meet(runner.inputs(item), 0, runner.values(item, sorted(calibration.wanted)))
+    return calibration, graph, item
+
+
+def test_a_run_computes_what_no_run_before_it_did() -> None:
+    """A choice that differs in the last layer, then the first one again, then one that differs in the first layer."""
+    calibration, graph, item = layers()
+    program, stored = calibration.program, calibration.values.stored
+    runner, fresh = (TorchRunner(program, graph, [item]) for _ in range(2))
+    read = [each for each in stored if each.edges("sums")]
+    choices: list[Choice] = [{}, {(read[-1], "sums"): "float32"}, {}, {(read[0], "sums"): "float32"}]
+    made = []
+    for choice in choices:
+        with Counted() as counted:
+            found = runner.outputs(calibration.quantized(choice))
+        made.append(counted.products)
+        np.testing.assert_array_equal(found, TorchRunner(program, graph, [item]).outputs(calibration.quantized(choice)))
+    assert made == [4, 1, 0, 4]
+    assert not np.array_equal(fresh.outputs(calibration.quantized(choices[0])), found)
+
+
+@pytest.mark.parametrize(("most", "kept"), [(6 * 4096, 4), (6000, 0), (10**6, 8)])
+def test_runs_keep_as_many_bytes_as_they_may(most: int, kept: int) -> None:
+    """Of each of two runs as many of eight values of 2 KB as fit three times, and the last run before the others."""
+    calibration, graph, _ = layers(32)
+    program = calibration.program
+    memory = Kept(graph, {name: value for value, name in program.names.items()}, 1, most)
+    last = [each for each in calibration.values.stored if each.edges("sums")][-1]
+    choices: list[Choice] = [{}, {(last, "sums"): "float32"}]
+    for choice in choices:
+        keys = memory.keys(Roundings(program, calibration.quantized(choice)))
+        for node in graph.graph.nodes:
+            memory.keep(0, keys, node, torch.zeros(16, 32))
+        memory.end_run(keys)
+    assert len(memory.known(0, keys)) == kept

@@ -1,0 +1,101 @@
+"""Values of runs with roundings that later runs need not compute again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.frontend.roundings import Roundings
+from q8ta_wgpu.ir.int8 import Moves
+
+_KEPT = 2**30
+"""Most bytes that are kept."""
+
+_RUNS = 3
+"""Runs of which values are kept in full where they fit: the search compares a choice with small changes of it."""
+
+Key = int
+"""Stands for a value: those with one key were computed by equal calls, of equal values that were rounded alike."""
+
+
+class Kept:
+    """Values of earlier runs, by their keys.
+
+    The largest values are not kept, such as scores of long sequences, and what moves elements of others is not: they
+    are computed again from what they read.
+
+    Args:
+        module: the graph that is run.
+        names: of values in the float program, by torch's.
+        count: the number of items.
+        most: bytes that are kept.
+    """
+
+    def __init__(self, module: GraphModule, names: Mapping[str, str], count: int, most: int = _KEPT) -> None:
+        self._graph, self._names, self._most = module.graph, names, most
+        self._keys: dict[Any, Key] = {}
+        self._objects: dict[int, Any] = {}
+        self._values: list[dict[Key, Tensor]] = [{} for _ in range(count)]
+        self._runs: list[dict[Key, int]] = []
+        sizes = {node: x.nbytes * count for node in module.graph.nodes if (x := _own(node)) is not None}
+        self._sizes, left = dict[Node, int](), most // _RUNS
+        for node in sorted(sizes, key=sizes.__getitem__):
+            if (left := left - sizes[node]) < 0:
+                break
+            self._sizes[node] = sizes[node]
+
+    def keys(self, roundings: Roundings) -> dict[Node, Key]:
+        """The key of each node's value in a run."""
+        found: dict[Node, Key] = {}
+        for node in self._graph.nodes:
+            edges = [(node.name, self._names.get(n.name, "")) for n in node.all_input_nodes]
+            read = ((found[n], self._how(roundings, e)) for n, e in zip(node.all_input_nodes, edges, strict=True))
+            key = node.name, self._same(roundings.biases.get(node.name)), *read
+            found[node] = self._keys.setdefault(key, len(self._keys))
+        return found
+
+    def _how(self, roundings: Roundings, edge: tuple[str, str]) -> Any:
+        """How a call reads a value."""
+        if (weight := roundings.weights.get(edge)) is not None:
+            return self._same(weight.source)
+        _, fine = roundings.shares.get(edge, (None, None))
+        return roundings.edges.get(edge), edge in roundings.rows, fine
+
+    def _same(self, given: Any) -> int:
+        """A number of an object, which is kept, so that no other one gets its number."""
+        self._objects[id(given)] = given
+        return id(given)
+
+    def known(self, item: int, keys: Mapping[Node, Key]) -> dict[Node, Tensor]:
+        """The values of an item that a run need not compute."""
+        values = self._values[item]
+        return {node: values[keys[node]] for node in self._sizes if keys[node] in values}
+
+    def keep(self, item: int, keys: Mapping[Node, Key], node: Node, value: Any) -> None:
+        """Notes a value of an item, if it is one of those that are kept."""
+        if node in self._sizes:
+            self._values[item][keys[node]] = value
+
+    def end_run(self, keys: Mapping[Node, Key]) -> None:
+        """Forgets the values of the runs that are least like the last one, until there is room."""
+        last = {keys[node]: size for node, size in self._sizes.items()}
+        self._runs.sort(key=lambda run: len(run.keys() & last.keys()), reverse=True)
+        self._runs.insert(0, last)
+        whole: dict[Key, int] = {}
+        for index, run in enumerate(self._runs):
+            if sum((whole | run).values()) > self._most:
+                del self._runs[index:]
+                break
+            whole |= run
+        self._values = [{key: x for key, x in values.items() if key in whole} for values in self._values]
+
+
+def _own(node: Node) -> Tensor | None:
+    """The value that a call computes, if it is one tensor and no part of what it reads."""
+    value = node.meta.get("val")
+    computes = node.op == "call_function" and not isinstance(kind(node), Moves)
+    return value if computes and isinstance(value, Tensor) else None
