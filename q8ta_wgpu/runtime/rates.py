@@ -88,13 +88,13 @@ def in_turns(kernels: Sequence[probe.Probe], groups: int, seconds: float) -> lis
     """Seconds of a dispatch of each kernel: the least of turns for about `seconds` a kernel."""
     for kernel in kernels:
         kernel.elapsed(groups)  # the first use allocates and clears the buffers
-    single = [max(kernel.elapsed(groups), 1e-6) for kernel in kernels]
-    repeats = [min(max(int(seconds / _TURNS / each), 1), 64) for each in single]
-    least, turn, end = single, 0, time.perf_counter() + seconds * len(kernels)
-    while time.perf_counter() < end or (turn < _TURNS and not kernels[0].device.software):
-        taken = [kernel.elapsed(groups, count) / count for kernel, count in zip(kernels, repeats, strict=True)]
-        least, turn = [min(pair) for pair in zip(least, taken, strict=True)], turn + 1
-    return [max(each, 1e-9) for each in least]
+    single = [kernel.elapsed(groups) for kernel in kernels]  # 0 where a clock is coarser
+    repeats = [min(max(int(seconds / _TURNS / max(each, 1e-6)), 1), 64) for each in single]
+    found: list[list[float]] = []
+    end = time.perf_counter() + seconds * len(kernels)
+    while len(found) < (1 if kernels[0].device.software else _TURNS) or time.perf_counter() < end:
+        found.append([kernel.elapsed(groups, n) / n for kernel, n in zip(kernels, repeats, strict=True)])
+    return [max(min(taken), 1e-9) for taken in zip(*found, strict=True)]
 
 
 _COPY = """

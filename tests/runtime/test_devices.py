@@ -277,7 +277,8 @@ def test_dot_rates_of_a_device_that_others_use(vulkan: Device, monkeypatch: pyte
         return taken[-1]
 
     monkeypatch.setattr(probe.Probe, "elapsed", elapsed)
-    kernels = [probe.Probe(Device(Gpu(vulkan.wgpu)), None, None, None) for _ in range(2)]
+    gpu = Device(Said(vulkan.wgpu, "DiscreteGPU"))
+    kernels = [probe.Probe(gpu, None, None, None) for _ in range(2)]
     packed, emulated = rates.in_turns(kernels, 4096, 0.02)
     assert (packed, emulated) == (1e-3, 5e-3)
 
