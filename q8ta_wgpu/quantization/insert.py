@@ -33,7 +33,8 @@ def quantized(
             rounded.
         weights: rounds weights.
         shifts: fraction bits that the states of recurrent layers have less, by call.
-        apart: whether each operand of a weighted sum has a scale of its own, also where it shares one with others.
+        apart: whether each operand of a weighted sum has a scale of its own, also where it shares one with others, and
+            is rounded nowhere else.
         runs: whether the graph is run as it is, so that it shows how attention rounds its shares. One that is compiled
             leaves that to the operator.
     """
@@ -119,7 +120,9 @@ class _Insertion:
             return self._on_steps(name, f"{name}.rows", self.weights.table(name, width))
         if isinstance(stored, Shares):
             return self._shares(name, stored, width)
-        own = self.apart and width == stored.width and stored.roles[edge] == {"sums"} and edge not in stored.moves
+        if self.apart and edge in stored.moves and width == stored.width:  # what is moved is rounded where it is read
+            return name
+        own = self.apart and width == stored.width and stored.roles[edge] == {"sums"}
         q = stored.q_of(name) if own else stored.q(width)
         read, given = (name, None) if own else self.real.get(name, (name, None))
         found = read if given == q else self._rounded(read, q)

@@ -255,6 +255,22 @@ def test_the_shares_of_an_attention_are_as_fine_as_outputs_need(seed: int) -> No
     assert _beside_the_yardstick(module, [x], [x]) > -0.5
 
 
+def _joined_twice(m: Any, x: Tensor) -> Tensor:
+    first, second = m.side(x).relu().chunk(2, -1)
+    hidden = m.one(torch.cat([4 * x, first], -1)).relu()
+    found: Tensor = m.two(torch.cat([0.5 * hidden, second], -1))
+    return found
+
+
+def test_the_yardstick_has_a_scale_for_each_value_that_a_layer_reads() -> None:
+    """Slices of one value in two cats give all that is joined one scale in 8 bits. The yardstick had it too, so that
+    nothing was widened: 11 dB below what other quantizers keep."""
+    torch.manual_seed(0)
+    layers = {"side": nn.Linear(16, 32), "one": nn.Linear(32, 16), "two": nn.Linear(32, 8)}
+    batches = [data(8, 16, seed=s) for s in range(4)]
+    assert _beside_the_yardstick(Plain(_joined_twice, **layers).eval(), batches, batches) > -0.5
+
+
 EXPONENTIALS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of a recurrent layer": lambda m, x: m.head(m.layer(x)[0].exp() - 1),
     "of a slice beside a product": lambda m, x: (
