@@ -125,7 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     numbers = args.count, args.jobs, args.sets, args.items, args.draws, args.without, args.ablate
     options = Options(args.device, args.models, args.batch, names, args.figures, *numbers)
     results = Results()
-    for name in args.parts:
+    try:
+        _run(args.parts, options, results)
+    finally:  # an interrupted run keeps what it measured
+        if results.found:
+            print(results)
+            results.save(options.figures, options.card)
+
+
+def _run(parts: Sequence[str], options: Options, results: Results) -> None:
+    for name in parts:
         module, function, _ = PARTS[name]
         part: Callable[..., None] = getattr(importlib.import_module(f"bench.{module}"), function)
         start = time.perf_counter()
@@ -149,9 +158,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except Q8taError as error:
             sys.exit(f"{name}: {error}")
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
-    if results.found:
-        print(results)
-        results.save(options.figures, options.card)
 
 
 if __name__ == "__main__":

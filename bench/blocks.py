@@ -81,34 +81,32 @@ def peers() -> str:
     return f"{table(('runtime', *names.values()), rows)}\n\n{source(data, 'peers')}"
 
 
-def measured(name: str) -> Callable[[], str]:
-    """A table of docs/measured.json."""
-
-    def made() -> str:
-        (found,) = (each for each in read("measured") if each["name"] == name)
-        return f"{table(found['columns'], found['rows'])}\n\n{source(found, 'measured')}"
-
-    return made
+def decoder() -> str:
+    """Milliseconds of a token and of 512 tokens of a decoder."""
+    data = read("decoder")
+    rows = [(row[""], f"{row['a token']:.3g}", f"{row['512 tokens']:.3g}") for row in data["rows"]]
+    return f"{table(('', 'ms a token', 'ms for 512 tokens'), rows)}\n\n{source(data, 'decoder')}"
 
 
 def products() -> str:
     """A sentence on int8 products."""
-    (found,) = (each for each in read("measured") if each["name"] == "products")
-    _, packed, units, theirs = found["rows"][0]
+    data = read("products")
+    row = data["rows"][0]
     return (
-        f"An int8 product of 4096³ makes {packed} tera-operations a second by packed dot products and {units} on "
-        f"matrix units; `torch._int_mm`, cuBLASLt's, makes {theirs}.\n\n{source(found, 'measured')}"
+        f"An int8 product of {row['rows x inputs x outputs']} makes {row['packed']:.0f} tera-operations a second by "
+        f"packed dot products and {row['units']:.0f} on matrix units; `torch._int_mm`, cuBLASLt's, makes "
+        f"{row['torch._int_mm']:.0f}.\n\n{source(data, 'products')}"
     )
 
 
 def sixteen_bits() -> str:
     """A sentence on what int16 costs."""
-    (found,) = (each for each in read("measured") if each["name"] == "16 bits")
-    times = {column: [float(row[column]) for row in found["rows"] if row[column]] for column in (3, 6)}
-    (low, high), (least, most) = ((min(each), max(each)) for each in times.values())
+    data = read("widths")
+    times = [(row["int16"] / row["int8"], row["operator"]) for row in data["rows"]]
+    (least, cheap), (most, dear) = min(times), max(times)
     return (
-        f"An operator on int16 takes {low:g} to {high:g} times as long as on int8 through wgpu-native, and "
-        f"{least:g} to {most:g} times on matrix units.\n\n{source(found, 'measured')}"
+        f"An operator on int16 takes {least:.2g} ({cheap}) to {most:.2g} times ({dear}) as long as on int8.\n\n"
+        f"{source(data, 'widths')}"
     )
 
 
@@ -301,7 +299,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "networks": networks,
     "without a gpu": without_a_gpu,
     "peers": peers,
-    "decoder": measured("decoder"),
+    "decoder": decoder,
     "products": products,
     "16 bits": sixteen_bits,
     "opening": opening,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
+from bench.figures import origin, write
+from bench.models import read
 from bench.networks import cuda_ms
 from bench.options import Options
 from q8ta_wgpu.session.timing import Timing
 
 LAYERS, WIDTH, HEADS, SHARED, INNER, TOKENS, CONTEXT = 16, 2048, 32, 8, 8192, 128_256, 1024
 HEAD = WIDTH // HEADS
+
+FIGURES = Path("docs/decoder.json")
 
 
 class Layer(nn.Module):
@@ -88,40 +93,66 @@ def _item(first: int, count: int) -> Item:
     return torch.randint(TOKENS, (1, count)), torch.arange(first, first + count)
 
 
-@torch.no_grad()
-def part_decoder(options: Options) -> None:
-    """Prints milliseconds of a token and of a prefill, and microseconds by kernel. Quantizing takes some minutes and
-    16 GB of memory."""
+def module() -> Decoder:
+    """The decoder with random weights."""
     torch.manual_seed(0)
-    module = Decoder().eval()
-    for weight in module.parameters():
-        if weight.dim() == 2:
-            weight.normal_(0, 0.02)
-    timed = {"a token": _item(CONTEXT - 1, 1), "a prefill of 512 tokens": _item(0, 512)}
-    for bits in options.names or ("8", "4"):
-        print(f"weights of {bits} bits", flush=True)
-        _time(options, module, timed, bits)
-    if torch.cuda.is_available():
-        half = module.half().cuda()
-        compiled = torch.compile(half, mode="reduce-overhead", dynamic=False)
-        for label, item in timed.items():
-            run = functools.partial(compiled, *(x.cuda() for x in item))
-            print(f"PyTorch float16, compiled: {cuda_ms(torch, run):.3f} ms {label}", flush=True)
+    made = Decoder().eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            if weight.dim() == 2:
+                weight.normal_(0, 0.02)
+    return made
 
 
-def _time(options: Options, module: nn.Module, timed: Mapping[str, Item], bits: str) -> None:
-    more: dict[str, Any] = {"weights": "int4", "group": 128} if bits == "4" else {}
+STEMS = {"decoder": 8, "decoder4": 4}
+"""Names of saved models, and the bits of their weights."""
+
+
+def quantized(bits: int) -> q8.Model:
+    """The decoder for 1 to CONTEXT tokens a call. Weights of 4 bits have a scale for each 128 inputs.
+
+    Takes some minutes and 16 GB of memory."""
+    more: dict[str, Any] = {"weights": "int4", "group": 128} if bits == 4 else {}
     quantizer = q8.Quantizer(precision="int8", fit_weights=False, **more)
     length = torch.export.Dim("n", min=1, max=CONTEXT)
     items = [_item(first, 16) for first in (0, 7, 400, CONTEXT - 16)]
-    program = q8.quantize(module, items[0], items, quantizer=quantizer, dynamic_shapes=[{1: length}, {0: length}])
-    with q8.Session(q8.compile(program), options.adapter) as session:
-        print(f"  {session.name}")
+    shapes = [{1: length}, {0: length}]
+    return q8.compile(q8.quantize(module(), items[0], items, quantizer=quantizer, dynamic_shapes=shapes))
+
+
+@torch.no_grad()
+def part_decoder(options: Options) -> None:
+    """Prints milliseconds of a token and of a prefill, and microseconds by kernel, of models that `python -m bench save
+    decoder decoder4` wrote; writes docs/decoder.json."""
+    timed = {"a token": _item(CONTEXT - 1, 1), "512 tokens": _item(0, 512)}
+    rows = [
+        {"": f"weights of {bits} bits", **_times(options, read(options.models, stem), timed)}
+        for stem, bits in STEMS.items()
+    ]
+    if torch.cuda.is_available():
+        half = module().half().cuda()
+        compiled = torch.compile(half, mode="reduce-overhead", dynamic=False)
+        found = {
+            label: round(cuda_ms(torch, functools.partial(compiled, *(x.cuda() for x in item))), 3)
+            for label, item in timed.items()
+        }
+        rows.append({"": "PyTorch float16, compiled, with CUDA graphs", **found})
+        print(rows[-1], flush=True)
+    now = origin("python -m bench decoder", options.card, ("torch", "wgpu", "wgpudawn"))
+    write(FIGURES, {**now, "unit": "milliseconds", "rows": rows}, "rows")
+
+
+def _times(options: Options, model: q8.Model, timed: Mapping[str, Item]) -> dict[str, float]:
+    with q8.Session(model, options.adapter) as session:
+        print(session.name)
+        found = {}
         for label, item in timed.items():
             session(*item)
             timing = session.time(*item, repeats=50, warmup=50)
+            found[label] = round(timing.run_ms, 3)
             print(f"  {timing.run_ms:.3f} ms {label}", flush=True)
             _print_kernels(timing)
+        return found
 
 
 def _print_kernels(timing: Timing) -> None:

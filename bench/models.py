@@ -68,9 +68,10 @@ def read(folder: Path, stem: str) -> q8.Model:
 
 
 def part_save(options: Options) -> None:
-    """Writes the requested models; needs torch and torchao."""
+    """Writes the requested models, by default all but the decoders; needs torch."""
     import torch
 
+    from bench.decoder import STEMS, quantized
     from demo.network import trained
     from testbed.networks import NETWORKS, OfBytes, example_input, photograph, vit_b16
 
@@ -82,10 +83,13 @@ def part_save(options: Options) -> None:
         "resnet50_uint8": (lambda: OfBytes(NETWORKS["resnet50"].factory(), normalized=True), (1, 3, 224, 224)),
         "demo_uint8": (lambda: OfBytes(trained(), image=True), (1, 1, 240, 426)),
     }
-    if unknown := set(options.names) - set(made):
-        sys.exit(f"unknown network {', '.join(sorted(unknown))}: there are {', '.join(made)}")
+    if unknown := set(options.names) - {*made, *STEMS}:
+        sys.exit(f"unknown network {', '.join(sorted(unknown))}: there are {', '.join([*made, *STEMS])}")
     options.models.mkdir(parents=True, exist_ok=True)
     for name in options.names or made:
+        if name in STEMS:
+            write(quantized(STEMS[name]), options.models / f"{name}.q8ta.gz")
+            continue
         factory, shape = made[name]
         module, x = factory().eval(), (photograph if name.endswith("_uint8") else example_input)(shape)
         if name == "demo":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+from typing import Any
 
+from bench.figures import origin, write
 from bench.networks import cuda_ms
 from bench.options import Options
 from bench.timing import compared, load
@@ -45,29 +48,46 @@ GROUP = 128
 GROUPED = ((512, 2048, 8192), (512, 8192, 2048), (512, 2048, 2048), (64, 2048, 8192), (16, 2048, 8192))
 """(M, K, N) with weights of 4 bits: linears of a decoder."""
 
+FIGURES = Path("docs/products.json")
+
 _FEW = 16
 """Up to so many rows cuBLASLt has no int8 product."""
 
 
 def part_gemm(options: Options) -> None:
-    """Times matrix products of several shapes with every kernel, and prints the chosen and the best one. If there
-    is CUDA, also `torch._int_mm` (cuBLASLt, whose result is int32, without an epilogue)."""
-    device = options.device
-    for m, k, n in GROUPED:
-        _print_kernels(device, linear(m, k, n, GROUP), f"gemm {m}x{k}x{n} 4 bits")
-    for m, k, n in PRODUCTS:
-        _print_kernels(device, linear(m, k, n), f"gemm {m}x{k}x{n}")
-        if m > _FEW and (peer := _int_mm(m, k, n)) is not None:
-            print(f"gemm {m}x{k}x{n} {'torch._int_mm':<28} {peer:>9.1f} us {2e-6 * m * k * n / peer:>7.2f} TOPS")
+    """Times matrix products of several shapes with every kernel, prints the chosen and the best one, and writes
+    docs/products.json. If there is CUDA, also `torch._int_mm` (cuBLASLt, whose result is int32, without an
+    epilogue)."""
+    cases = [(shape, 8) for shape in PRODUCTS] + [(shape, 4) for shape in GROUPED]
+    rows = [_rates(options.device, shape, bits) for shape, bits in cases]
+    unit = "tera-operations a second by the fastest kernel of each kind"
+    now = origin("python -m bench gemm", options.card, ("torch", "wgpu", "wgpudawn"))
+    write(FIGURES, {**now, "unit": unit, "rows": rows}, "rows")
 
 
-def _print_kernels(device: Device, graph: Graph, title: str) -> None:
-    """Prints what each kernel takes for the graph's node, the fastest first."""
+def _rates(device: Device, shape: tuple[int, int, int], bits: int) -> dict[str, Any]:
+    """A product's row: TOPS of the fastest kernel on matrix units, of the fastest other one, and of cuBLASLt's."""
+    title = "x".join(map(str, shape))
+    graph = linear(*shape, GROUP) if bits == 4 else linear(*shape)
+    work = 2e-6 * macs(graph)
     times = timed(device, graph, list(candidates(graph, device)))
-    pick, best = chosen(graph, device), min(times, key=times.__getitem__)
-    for kernel, us in sorted(times.items(), key=lambda item: item[1]):
-        mark = " <- chosen" * (kernel is pick) + " <- best" * (kernel is best)
-        print(f"{title} {kernel.name:<28} {us:>9.1f} us {2e-6 * macs(graph) / us:>7.2f} TOPS{mark}")
+    _print_kernels(f"gemm {title} {bits} bits", times, chosen(graph, device), work)
+    units = [us for kernel, us in times.items() if "units" in kernel.name]
+    others = [us for kernel, us in times.items() if "units" not in kernel.name]
+    row: dict[str, Any] = {"rows x inputs x outputs": title, "bits": bits, "packed": round(work / min(others), 1)}
+    if units:
+        row["units"] = round(work / min(units), 1)
+    if bits == 8 and shape[0] > _FEW and (peer := _int_mm(*shape)) is not None:
+        row["torch._int_mm"] = round(work / peer, 1)
+    print(row, flush=True)
+    return row
+
+
+def _print_kernels(title: str, times: dict[Kernel, float], pick: Kernel, work: float) -> None:
+    """Prints what each kernel takes, the fastest first."""
+    for i, (kernel, us) in enumerate(sorted(times.items(), key=lambda item: item[1])):
+        mark = " <- chosen" * (kernel is pick) + " <- best" * (i == 0)
+        print(f"{title} {kernel.name:<28} {us:>9.1f} us {work / us:>7.2f} TOPS{mark}")
 
 
 def _int_mm(m: int, k: int, n: int) -> float | None:

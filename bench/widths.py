@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from bench.figures import origin, write
 from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4
@@ -34,8 +36,12 @@ CASES: Mapping[str, tuple[str, tuple[Shape, ...], tuple[Shape, ...], dict[str, A
 """Title -> (operator, shapes of activations, shapes of constants, attributes)."""
 
 
+FIGURES = Path("docs/widths.json")
+
+
 def part_widths(options: Options) -> None:
-    """Prints median microseconds with 8 and with 16 bits, and their ratio."""
+    """Prints median microseconds with 8 and with 16 bits, and writes docs/widths.json if all cases were requested."""
+    rows = []
     for name in options.names or CASES:
         graphs = {dtype: between_integers(*CASES[name], dtype) for dtype in (INT8X4, INT16X4)}
         floats = [node.op for node in graphs[INT16X4].nodes if node.op in (CASES[name][0], "quantize")]
@@ -44,4 +50,8 @@ def part_widths(options: Options) -> None:
             continue
         times = compared({dtype: load(graph, options.device) for dtype, graph in graphs.items()})
         narrow, wide = times[INT8X4], times[INT16X4]
+        rows.append({"operator": name, "int8": round(narrow, 1), "int16": round(wide, 1)})
         print(f"{name:<26} {narrow:>10.1f} us {wide:>10.1f} us {wide / narrow:>6.2f}", flush=True)
+    if not options.names:
+        now = origin("python -m bench widths", options.card, ("wgpu", "wgpudawn"))
+        write(FIGURES, {**now, "unit": "microseconds", "rows": rows}, "rows")
