@@ -24,8 +24,6 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
     "models": ("check", "part_models", "bytes of saved models"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
-    "rows": ("rows", "part_rows", "chains of linears of one row, with weights of 8 and of 4 bits"),
-    "scales": ("rows", "part_scales", "linears that read int8, int16, and int16 rounded by a scale for each row"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
     "attention": (
         "attention",
@@ -39,9 +37,6 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "im2col": ("convolutions", "part_im2col", "windows copied for a product, against a product that gathers them"),
     "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
     "memory": ("memory", "part_memory", "depthwise and memory-bound operators beside a copy"),
-    "float-products": ("floats", "part_products", "float32 matmul, linear and conv2d by tile"),
-    "float-rows": ("floats", "part_rows", "softmax and norms by how rows are shared"),
-    "float-networks": ("floats", "part_networks", "networks with attention, by kernel"),
     "decoder": (
         "decoder",
         "part_decoder",
@@ -80,7 +75,6 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "part_zoo",
         "architectures of six libraries, torchvision and others, into docs/zoo.json (needs the extra zoo)",
     ),
-    "residual": ("residual", "part_residual", "residual streams in int8 and int16 (needs torch and scikit-learn)"),
     "start": ("start", "part_start", "seconds from a file to the first result, with cold and warm caches"),
     "page": ("page", "part_page", "seconds of the first load of a page in Chromium, into docs/page.json"),
     "peers": ("peers", "part_peers", "the same networks in other runtimes, as far as installed, into docs/peers.json"),
