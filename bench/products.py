@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ from bench.figures import origin, write
 from bench.networks import cuda_ms
 from bench.options import Options
 from bench.timing import compared, load
+from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
 from testbed.graphs import candidates, chosen, conv, linear, macs, plan_for
 
@@ -56,27 +60,31 @@ _FEW = 16
 
 def part_gemm(options: Options) -> None:
     """Times matrix products of several shapes with every kernel, prints the chosen and the best one, and writes
-    docs/products.json. If there is CUDA, also `torch._int_mm` (cuBLASLt, whose result is int32, without an
-    epilogue)."""
+    docs/products.json. Packed dot products are timed through wgpu-native, matrix units through Dawn. If there is CUDA,
+    also `torch._int_mm` (cuBLASLt, whose result is int32, without an epilogue)."""
+    name = f":{options.adapter}" if options.adapter else ""
+    devices = {"packed": open_device(f"wgpu-native{name}")}
+    with contextlib.suppress(DeviceError):  # no Dawn, or not on this adapter
+        devices["units"] = open_device(f"dawn{name}")
     cases = [(shape, 8) for shape in PRODUCTS] + [(shape, 4) for shape in GROUPED]
-    rows = [_rates(options.device, shape, bits) for shape, bits in cases]
+    rows = [_rates(devices, shape, bits) for shape, bits in cases]
     unit = "tera-operations a second by the fastest kernel of each kind"
     now = origin("python -m bench gemm", options.card, ("torch", "wgpu", "wgpudawn"))
     write(FIGURES, {**now, "unit": unit, "rows": rows}, "rows")
 
 
-def _rates(device: Device, shape: tuple[int, int, int], bits: int) -> dict[str, Any]:
-    """A product's row: TOPS of the fastest kernel on matrix units, of the fastest other one, and of cuBLASLt's."""
+def _rates(devices: Mapping[str, Device], shape: tuple[int, int, int], bits: int) -> dict[str, Any]:
+    """A product's row: TOPS of the fastest kernel of packed dot products and on matrix units, and of cuBLASLt's."""
     title = "x".join(map(str, shape))
     graph = linear(*shape, GROUP) if bits == 4 else linear(*shape)
     work = 2e-6 * macs(graph)
-    times = timed(device, graph, list(candidates(graph, device)))
-    _print_kernels(f"gemm {title} {bits} bits", times, chosen(graph, device), work)
-    units = [us for kernel, us in times.items() if "units" in kernel.name]
-    others = [us for kernel, us in times.items() if "units" not in kernel.name]
-    row: dict[str, Any] = {"rows x inputs x outputs": title, "bits": bits, "packed": round(work / min(others), 1)}
-    if units:
-        row["units"] = round(work / min(units), 1)
+    row: dict[str, Any] = {"rows x inputs x outputs": title, "bits": bits}
+    for kind, device in devices.items():
+        kernels = [k for k in candidates(graph, device) if ("units" in k.name) == (kind == "units")]
+        if kernels:
+            times = timed(device, graph, kernels)
+            _print_kernels(f"gemm {title} {bits} bits", times, chosen(graph, device), work)
+            row[kind] = round(work / min(times.values()), 1)
     if bits == 8 and shape[0] > _FEW and (peer := _int_mm(*shape)) is not None:
         row["torch._int_mm"] = round(work / peer, 1)
     print(row, flush=True)

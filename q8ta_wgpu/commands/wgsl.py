@@ -15,6 +15,7 @@ from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program import link
 from q8ta_wgpu.program.build import build
+from q8ta_wgpu.program.resolve import in_order_of_reading
 
 
 def wgsl(options: argparse.Namespace) -> None:
@@ -22,11 +23,11 @@ def wgsl(options: argparse.Namespace) -> None:
     it."""
     match options.what:
         case [file, value]:
-            print(_of_value(file, value, target_of(options.device) or BASELINE))
+            print(in_order_of_reading(_of_value(file, value, target_of(options.device) or BASELINE)))
         case [file] if Path(file).is_file() or Path(file).suffix in (".q8ta", ".onnx"):
             _of_value(file, None, target_of(options.device) or BASELINE)
         case [kernel]:
-            print(_of_kernel(kernel, target_of(options.device)))
+            print(in_order_of_reading(_of_kernel(kernel, target_of(options.device))))
         case given:
             raise InputError(f"wgsl takes a model file and a value, or a kernel's name, found {len(given)} arguments")
 

@@ -2,16 +2,16 @@
 
 A definition uses names of its own file, of the files that its own file says it uses (`// Uses gemm, halves.`), of the
 files that the kernel names, and of the folder `lib`. Nothing else is linked: a name that a kernel forgets is an error,
-also where a distant file defines it. `name=meaning` binds a name to another one.
-
-A module contains only definitions that are used, each below a comment with its file and line. They stand in the order
-in which they are read: what the linker declares for the call, then `main`, then what each function calls, depth first.
-The types, constants and variables that a definition uses stand above it.
+also where a distant file defines it. `name=meaning` binds a name to another one. A module contains only definitions
+that are used, each below a comment with its file and line. They are grouped by file, in the order of first use: drivers
+are not indifferent to it. In the order of reading an H100's matrix units computed 3,900 of 4,480 bytes of an attention
+with a mask wrong. `in_order_of_reading` is for people.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -100,30 +100,53 @@ def _library() -> frozenset[str]:
 
 
 def _reached(roots: Iterable[Definition], own: Mapping[str, Definition], chosen: tuple[str, ...]) -> list[Definition]:
-    """The roots and all definitions that they use, directly or not, in the order in which they are read: those that the
-    linker wrote, then the others, depth first. What a definition calls stands below it, all else that it uses above."""
+    """The roots and all definitions that they use, directly or not. They are grouped by file in the order of first use,
+    and sorted by line within a file."""
     found: dict[str, Definition] = {}
-
-    def read(definition: Definition) -> None:
-        if (other := found.get(definition.name, definition)) != definition:
+    waiting = list(roots)
+    ranks: dict[str, int] = {}
+    for definition in waiting:  # the loop appends to it
+        if (other := found.setdefault(definition.name, definition)) is not definition:
             raise LinkError(f"{definition.name} would be defined twice, by {other.place} and by {definition.place}")
-        if definition.name in found:
+        ranks.setdefault(definition.file, len(ranks))
+        for name in definition.names:
+            used = own[name] if name in own else _bound(_resolved(name, definition, chosen), chosen)
+            if found.get(name) is not used:
+                waiting.append(used)
+    return sorted(found.values(), key=lambda d: (ranks[d.file], d.line))
+
+
+_PLACE = re.compile(rf"// (\w+\.wgsl:\d+|{_LAYOUTS})")
+"""The comment above a definition that a file has."""
+
+
+def in_order_of_reading(text: str) -> str:
+    """A module in the order in which it is read: what the linker declared for the call, then `main`, then what each
+    function calls, depth first. Types, constants and variables stand above what uses them."""
+    lines, definitions = text.splitlines(), {d.name: d for d in scan(text)}
+    places = {d.name: line for d in definitions.values() if _PLACE.fullmatch(line := lines[d.line - 2])}
+    found: dict[str, None] = {}
+
+    def read(name: str) -> None:
+        if name in found:
             return
-        used = [
-            own[name] if name in own else _bound(_resolved(name, definition, chosen), chosen)
-            for name in definition.names
-        ]
+        used = [each for each in definitions[name].names if each in definitions]
         for each in used:
-            if each.kind != "fn":
+            if definitions[each].kind != "fn":
                 read(each)
-        found[definition.name] = definition
+        found[name] = None
         for each in used:
-            if each.kind == "fn":
+            if definitions[each].kind == "fn":
                 read(each)
 
-    for root in roots:
-        read(root)
-    return sorted(found.values(), key=lambda d: d.file != "")
+    for name in ("main", *definitions):
+        read(name)
+    ordered = sorted(found, key=lambda name: name in places)
+    head = itertools.takewhile(lambda line: line.startswith(("// ", *DIRECTIVES)) and not _PLACE.fullmatch(line), lines)
+    blocks = (
+        f"{places[name]}\n{definitions[name].text}" if name in places else definitions[name].text for name in ordered
+    )
+    return "\n".join((*head, *blocks))
 
 
 @functools.lru_cache(maxsize=4096)
