@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from q8ta_wgpu.ir import bits
-from q8ta_wgpu.ir.graph import INT8X4, Array, Attrs, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Attrs, Call, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.kernel import Kernel, Variant
 from q8ta_wgpu.ir.layout import Layout, pack
 from q8ta_wgpu.ir.target import MatrixUnit, Target
@@ -58,7 +58,8 @@ def tile(kernel: Kernel, call: Call) -> Tile:
     """The tile of a kernel for matrix units."""
     constants, (source, _) = kernel.constants(call), kernel.linked(call)
     shape = {(name, constants[name]) for name in _SHAPE if name in constants}
-    return frozenset({*shape, *((s, 0) for s in source if "units" in s), ("spares", _spares_threads(kernel, call))})
+    found = ((s, 0) for s in source if "units" in s or s == "masked_steps")
+    return frozenset({*shape, *found, ("spares", _spares_threads(kernel, call))})
 
 
 def tiles(plan: Plan, target: Target) -> frozenset[Tile]:
@@ -177,6 +178,23 @@ def _product() -> _Case:
 
 def _attention() -> _Case:
     """Attention with two heads side by side, as separate linears make them."""
+    return _case("q8ta_attention", *_of_attention(), _int8(1, KEYS, 2 * HEAD, zero=0))
+
+
+def _masked_attention() -> _Case:
+    """The same where bools select the first keys, so that the last steps are left out."""
+    inputs, constants, attrs = _of_attention()
+    shape = (1, 1, 1, KEYS)
+    types = {**inputs, "mask": TensorType(shape, INT8X4, BOOL)}
+    found = _case("q8ta_attention", types, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))
+    (node,) = found.graph.nodes
+    found.graph.nodes = [replace(node, inputs=(*inputs, *constants, "mask"))]
+    first = (np.arange(KEYS) < 2 * KEYS // 3).astype(np.int8).reshape(shape)
+    return replace(found, inputs={**found.inputs, "mask": first})
+
+
+def _of_attention() -> tuple[dict[str, TensorType], dict[str, Array], Attrs]:
+    """Inputs, constants and attributes of attention."""
     inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
     attrs: dict[str, object] = {
         "sizes": (1, 2, KEYS, KEYS, HEAD, HEAD, 2),
@@ -184,8 +202,7 @@ def _attention() -> _Case:
         **{"score_multiplier": float(np.float32(COARSE.steps / (73.0**2 * HEAD**0.5)))},
         **{"multiplier": 4.0 * 2.0 ** (14 - COARSE.reciprocal), "even": False, "lo": -128, "hi": 127},
     }
-    constants: dict[str, Array] = {"powers": powers(), "bias": np.zeros((1, 1, 1, 1), np.int32)}
-    return _case("q8ta_attention", inputs, constants, attrs, _int8(1, KEYS, 2 * HEAD, zero=0))
+    return inputs, {"powers": powers(), "bias": np.zeros((1, 1, 1, 1), np.int32)}, attrs
 
 
 def _spares_threads(kernel: Kernel, call: Call) -> bool:
@@ -197,10 +214,9 @@ def _spares_threads(kernel: Kernel, call: Call) -> bool:
 
 def unit_trials(target: Target, tiles: Collection[Tile] | None = None) -> Iterator[Trial]:
     """A trial of each kernel of `target` that needs a matrix unit, a second one for tiles that load few weights in a
-    step, and one with weights of 4 bits; with `tiles`, of kernels with these. Attention with a mask is left out, since
-    it has the tiles of attention without one."""
+    step, one with weights of 4 bits, and one of attention with a mask; with `tiles`, of kernels with these."""
     without, shallow = replace(target, matrix_units=()), _linear(SHALLOW)
-    cases = (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _product(), _attention())
+    cases = (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _product(), _attention(), _masked_attention())
     for unit, case in itertools.product(target.matrix_units, cases):
         (node,) = case.graph.nodes
         call, with_unit = case.graph.call(node), replace(target, matrix_units=(unit,))

@@ -188,6 +188,7 @@ def test_a_trial_for_every_tile() -> None:
         *tiles,
         "q8ta_matmul.tiled_units_64x64",
         *blocks,
+        *blocks,  # with a mask
     ]
     for each in trials:
         assert len(each.program.dispatches) == 1
