@@ -163,7 +163,8 @@ TILES: Mapping[str, AnyTile] = {
 }
 """All tiles, named by the size of a workgroup's result; tiles in registers by the size of a thread's result. Eight
 threads are one vector on lavapipe, where more rows or more channels in a thread are not faster
-(docs/experiments.md)."""
+(docs/experiments.md). On GPUs without matrix units, the products of some network take 8 (32x16) to 40 % longer (128x32)
+without one of the others, by the speeds in `families/`."""
 
 NARROW_TILES: Mapping[str, AnyTile] = {
     **TILES,
