@@ -15,6 +15,10 @@ from q8ta_wgpu.ir.int8 import Moves
 _KEPT = 2**30
 """Most bytes that are kept."""
 
+_LARGEST = 1 / 32
+"""The largest share of it that one value may take. Scores of attention over 4,096 positions take a quarter: three runs
+of them would need more memory than all else that quantizing needs."""
+
 _RUNS = 3
 """Runs of which values are kept in full where they fit: the search compares a choice with small changes of it."""
 
@@ -44,7 +48,7 @@ class Kept:
         sizes = {node: x.nbytes * count for node in module.graph.nodes if (x := _own(node)) is not None}
         self._sizes, left = dict[Node, int](), most // _RUNS
         for node in sorted(sizes, key=sizes.__getitem__):
-            if (left := left - sizes[node]) < 0:
+            if (left := left - sizes[node]) < 0 or sizes[node] > _LARGEST * most:
                 break
             self._sizes[node] = sizes[node]
 

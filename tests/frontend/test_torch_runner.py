@@ -148,10 +148,10 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def layers(width: int = 8) -> tuple[Calibration, GraphModule, tuple[torch.Tensor, ...]]:
-    """A calibrated network of four layers with activations, and its item."""
+def layers(width: int = 8, depth: int = 4) -> tuple[Calibration, GraphModule, tuple[torch.Tensor, ...]]:
+    """A calibrated network of some layers with activations, and its item."""
     torch.manual_seed(1)
-    module = nn.Sequential(*(each for _ in range(4) for each in (nn.Linear(width, width), nn.GELU()))).eval()
+    module = nn.Sequential(*(each for _ in range(depth) for each in (nn.Linear(width, width), nn.GELU()))).eval()
     item = (torch.randn(16, width),)
     source, exported = Traceable.exported(module, item, ())
     graph = source.folded(exported)
@@ -178,10 +178,11 @@ def test_a_run_computes_what_no_run_before_it_did() -> None:
     assert not np.array_equal(fresh.outputs(calibration.quantized(choices[0])), found)
 
 
-@pytest.mark.parametrize(("most", "kept"), [(6 * 4096, 4), (6000, 0), (10**6, 8)])
+@pytest.mark.parametrize(("most", "kept"), [(65536, 10), (65535, 0), (10**6, 16)])
 def test_runs_keep_as_many_bytes_as_they_may(most: int, kept: int) -> None:
-    """Of each of two runs as many of eight values of 2 KB as fit three times, and the last run before the others."""
-    calibration, graph, _ = layers(32)
+    """Of each of two runs as many of sixteen values of 2 KB as fit three times, none
+    that takes more than a 32nd of it, and the last run before the others."""
+    calibration, graph, _ = layers(32, 8)
     program = calibration.program
     memory = Kept(graph, {name: value for value, name in program.names.items()}, 1, most)
     last = [each for each in calibration.values.stored if each.edges("sums")][-1]
