@@ -34,7 +34,7 @@ def ablate(names: Sequence[str], jobs: int) -> None:
         said = ", ".join(f"{row['network']} {row['with'] - row['without']:+.1f}" for row in own if _differs(row))
         print(f"{rule.name}: {len(own)} networks have such values; {said or 'none differs'}; guard: {rule.guard}")
     if not names:
-        guards = [{"rule": rule.name, "width": rule.width, "guard": rule.guard} for rule in RULES]
+        guards = [{"rule": rule.name, "width": rule.width, "guard": rule.guard, "worth": rule.worth} for rule in RULES]
         now = origin("python -m bench accuracy --ablate", "reference", ("torch",))
         write(FIGURES, {**now, "rules": guards, "rows": rows}, "rules", "rows")
 

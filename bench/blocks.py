@@ -195,8 +195,8 @@ def rules() -> str:
         gains = [
             f"{row['network']} {row['with'] - row['without']:+.1f}" for row in own if row["with"] != row["without"]
         ]
-        found.append((rule["rule"], rule["width"], len(own), ", ".join(gains) or "none", rule["guard"]))
-    columns = ("rule", "width", "networks with such values", "gain in dB", "guard")
+        found.append((rule["rule"], rule["width"], len(own), ", ".join(gains) or "none", rule["guard"], rule["worth"]))
+    columns = ("rule", "width", "networks with such values", "gain in dB", "guard", "which loses without it")
     return f"{table(columns, found)}\n\n{source(data, 'rules')}"
 
 
