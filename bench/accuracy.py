@@ -177,6 +177,7 @@ def _rows(name: str, sets: int, without: Sequence[str]) -> tuple[Row | None, Row
         score = {"network": name, "unit": task.unit, "float": round(task.measure(wanted, truth), 2), **row}
     if np.issubdtype(wanted.dtype, np.floating):
         noise = {"network": name, **_row(signal_to_noise, found, ("yardstick",), wanted, 1)}
+    print(score or "", noise or "", sep="\n", flush=True)
     return score, noise
 
 
@@ -205,7 +206,6 @@ def part_accuracy(options: Options) -> None:
         for row, kept in zip(rows, (scores, noise), strict=True):
             if row:
                 kept.append(row)
-                print(row, flush=True)
     if not options.names and not options.without:
         now = origin("python -m bench accuracy", "reference", ("torch", "torchao"))
         write(FIGURES, {**now, "sets": options.sets, "scores": scores, "noise": noise}, "scores", "noise")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
 from statistics import mean
@@ -221,7 +221,7 @@ def part_zoo(options: Options) -> None:
 
     with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a") as file:
         running = [pool.submit(one, name) for name in wanted]
-        for _, future in zip(through(wanted, "zoo"), running, strict=True):
+        for _, future in zip(through(wanted, "zoo"), as_completed(running), strict=True):
             row = future.result()
             print(json.dumps(row), file=file, flush=True)
             print(_line(row), flush=True)
