@@ -26,9 +26,6 @@ from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs
 from q8ta_wgpu.quantization.weights import RoundedWeights, counted_inputs, is_sum
 from q8ta_wgpu.quantization.zeros import Zeros
 
-_SHORTEST_ROW = 16
-"""The fewest elements of a table's row for it to be rounded."""
-
 _SOME = 8
 """The number of inputs from which on their ranges are tried on those that are simulated. Ranges of fewer inputs are
 exceeded by others."""
@@ -89,7 +86,7 @@ class Calibration:
             fitted.setdefault(node.inputs[1], {})[node.output] = self._counted(node)
         self.weights.inputs, self._inputs = fitted, {k: v for each in fitted.values() for k, v in each.items()}
         known = {*transforms(self.graph, sums), *(name for name in program.transforms if name in self.sums)}
-        tables = tables_of(program, _SHORTEST_ROW, self.weights.in_groups)
+        tables = tables_of(program, self.weights.in_groups)
         self.values = planned(program, self._places, self._ranges, known, self._taken, tables)
         shared = {each for each in self.values.stored if len(each.values) > 1}
         self._shared = {n: [s for s in found if s in shared] for n, found in self.values.of_value.items()}

@@ -30,6 +30,11 @@ from q8ta_wgpu.quantization.stored import (
 _SUMS = (WeightedSum, Recurrent, Product)
 
 
+SHORTEST_ROW = 16
+"""The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
+also has a scale."""
+
+
 def planned(
     program: FloatProgram,
     places: Places,
@@ -60,13 +65,11 @@ def planned(
     return StoredValues(graph, calls, [*every, *tables, *shares], given, transforms, states)
 
 
-def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequence[int]], bool]) -> list[Table]:
-    """The tables of learned rows that are rounded: of at least so many numbers in a row. Shorter rows save less than
-    three quarters, since each also has a scale.
+def tables_of(program: FloatProgram, in_groups: Callable[[Sequence[int]], bool]) -> list[Table]:
+    """The tables of learned rows that are rounded.
 
     Args:
         program: the float program.
-        shortest: the fewest numbers in a row.
         in_groups: whether a table of a shape has 4 bits.
     """
     graph, found = program.graph, dict[str, Table]()
@@ -75,7 +78,7 @@ def tables_of(program: FloatProgram, shortest: int, in_groups: Callable[[Sequenc
         if node.op != "gather" or name not in program.tables or graph.values[node.output].in_float:
             continue
         shape = graph.types[name].shape
-        if len(shape) != 2 or shape[1] < shortest:
+        if len(shape) != 2 or shape[1] < SHORTEST_ROW:
             continue
         table = found.setdefault(name, Table(("", name), INT8, Fixed(), [name], fixed=in_groups(shape)))
         table.roles[program.calls[node.output], name] = frozenset({"others"})

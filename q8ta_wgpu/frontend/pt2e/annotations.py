@@ -28,10 +28,7 @@ from q8ta_wgpu.frontend.pt2e.torchao import ANNOTATION, QuantizationAnnotation, 
 from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
 from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
-
-_SHORTEST_ROW = 16
-"""The fewest elements of a table's row for it to be rounded: shorter rows save less than three quarters, since each
-also has a scale."""
+from q8ta_wgpu.quantization.planned import SHORTEST_ROW
 
 
 def _is_matrix(node: Node) -> bool:
@@ -121,7 +118,7 @@ class Annotations:
         table = node.args[0]
         assert isinstance(table, Node)
         learned = is_constant(table) and isinstance(constant(self._model, table), torch.nn.Parameter)
-        if learned and table.meta["val"].shape[1] >= _SHORTEST_ROW:
+        if learned and table.meta["val"].shape[1] >= SHORTEST_ROW:
             self._annotation(node).input_qspec_map[table] = self.weight
 
     def _recurrent(self, node: Node) -> None:
