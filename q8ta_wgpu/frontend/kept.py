@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.nodes import kind
+from q8ta_wgpu.frontend.nodes import kind, sizes_of
 from q8ta_wgpu.frontend.roundings import Roundings
 from q8ta_wgpu.ir.int8 import Moves
 
@@ -45,7 +46,8 @@ class Kept:
         self._objects: dict[int, Any] = {}
         self._values: list[dict[Key, Tensor]] = [{} for _ in range(count)]
         self._runs: list[dict[Key, int]] = []
-        sizes = {node: x.nbytes * count for node in module.graph.nodes if (x := _own(node)) is not None}
+        own = ((node, x) for node in module.graph.nodes if (x := _own(node)) is not None)
+        sizes = {node: math.prod(sizes_of(node)) * x.element_size() * count for node, x in own}
         self._sizes, left = dict[Node, int](), most // _RUNS
         for node in sorted(sizes, key=sizes.__getitem__):
             if (left := left - sizes[node]) < 0 or sizes[node] > _LARGEST * most:
