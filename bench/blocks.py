@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
 from bench.figures import Data, read, source, table
@@ -240,6 +241,8 @@ def real_files() -> str:
     data = read("onnx_files")
     runs = [row for row in data["rows"] if row["runs"]]
     int8 = [row for row in runs if "exact" in row.get("in int8", {})]
+    slow = sum("why" in row.get("in int8", {}) for row in runs)
+    times = [made["times ONNX Runtime"] for row in int8 if "times ONNX Runtime" in (made := row["in int8"])]
     models = [made for row in runs for made in (row, row.get("in int8", {})) if made.get("exact")]
     both = [(row["in int8"], row["ONNX Runtime"]) for row in int8 if "why" not in row["ONNX Runtime"]]
     packages = len({row["file"].split(": ")[0] for row in data["rows"]})
@@ -247,14 +250,17 @@ def real_files() -> str:
     tasks = [(ours["decisions"], theirs["decisions"]) for ours, theirs in both if "decisions" in ours]
     means = [sum(each) / max(len(tasks), 1) for each in zip(*tasks, strict=True)]
     quieter, differ = sum(ours >= theirs for ours, theirs in noise), sum(made["differ"] > 0 for made in models)
+    louder = sum(ours < theirs - 1 for ours, theirs in noise)
     as_good = sum(ours >= theirs for ours, theirs in tasks)
+    left = f" {slow} float ones take too long to quantize here, as their rows say." if slow else ""
+    took = f" A call takes {median(times):.1f} times ONNX Runtime's processor time in the median." if times else ""
     return (
         f"{len(runs)} of {len(data['rows'])} files from {packages} packages run, the others are refused by name. Of "
         f"the {len(int8)} float ones that were quantized, ONNX Runtime's quantizer makes a file that loads of "
-        f"{len(both)}; {quieter} of {len(noise)} have less noise here, and {as_good} of {len(tasks)} decide as the "
-        f"float file does at least as often: {100 * means[0]:.1f} % of decisions in the mean, {100 * means[1]:.1f} % "
-        f"with ONNX Runtime's. Of {len(models)} models that `report.exact` calls so, {differ} differ on the device.\n\n"
-        f"{source(data, 'onnx_files')}"
+        f"{len(both)}; {quieter} of {len(noise)} have less noise here, {louder} keep more than a decibel less, and "
+        f"{as_good} of {len(tasks)} decide as the float file does at least as often: {100 * means[0]:.1f} % of "
+        f"decisions in the mean, {100 * means[1]:.1f} % with ONNX Runtime's.{left} Of {len(models)} models that "
+        f"`report.exact` calls so, {differ} differ on the device.{took}\n\n{source(data, 'onnx_files')}"
     )
 
 
