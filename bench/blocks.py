@@ -257,8 +257,8 @@ def real_files() -> str:
     return (
         f"{len(runs)} of {len(data['rows'])} files from {packages} packages run, the others are refused by name. Of "
         f"the {len(int8)} float ones that were quantized, ONNX Runtime's quantizer makes a file that loads of "
-        f"{len(both)}; {quieter} of {len(noise)} have less noise here, {louder} keep more than a decibel less, and "
-        f"{as_good} of {len(tasks)} decide as the float file does at least as often: {100 * means[0]:.1f} % of "
+        f"{len(both)}; {quieter} of {len(noise)} have less noise here, of {louder} it is more than a decibel larger, "
+        f"and {as_good} of {len(tasks)} decide as the float file does at least as often: {100 * means[0]:.1f} % of "
         f"decisions in the mean, {100 * means[1]:.1f} % with ONNX Runtime's.{left} Of {len(models)} models that "
         f"`report.exact` calls so, {differ} differ on the device.{took}\n\n{source(data, 'onnx_files')}"
     )
