@@ -22,6 +22,7 @@ from q8ta_wgpu.frontend.roundings import Chain, Integers, Roundings
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import DTYPES, Array, Graph, QParams
 from q8ta_wgpu.ir.int8 import Moves
+from q8ta_wgpu.ir.layout import canonical
 from q8ta_wgpu.kernels.attention.round_shares import rounded_shares
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.stored import RESULT, Edge, Shares
@@ -140,6 +141,13 @@ def _is_amount(node: Any) -> bool:
     return False
 
 
+def _on_shares(value: Tensor, bias: Array, fine: bool) -> Tensor:
+    """Shares of an attention by its weights. Items may be smaller than the example, which the bias suits: they read its
+    first rows and columns, as calls read tables."""
+    read = bias[tuple(slice(size) for size in canonical(tuple(value.shape)))]
+    return torch.from_numpy(rounded_shares(value.numpy(), read, fine))
+
+
 class _Run(Sized):
     """Runs a module in which each call reads values as it would read them stored."""
 
@@ -188,7 +196,7 @@ class _Run(Sized):
             unit = roundings.edges[edge][-1].scale
             return torch.from_numpy(arithmetic.round_rows(value.numpy(), unit))
         if (how := roundings.shares.get(edge)) is not None:
-            return torch.from_numpy(rounded_shares(value.numpy(), *how))
+            return _on_shares(value, *how)
         return value
 
     def _on_steps(self, source: Node, value: Any, chain: Chain) -> Any:
@@ -273,7 +281,7 @@ class Traced(_Run):
         group, q = self._groups[edge]
         exact = value.detach()
         if isinstance(q, Shares):
-            return self._noted(value, group, torch.from_numpy(rounded_shares(exact.numpy(), q.bias, False)).sub_(exact))
+            return self._noted(value, group, _on_shares(exact, q.bias, False).sub_(exact))
         return self._noted(value, group, rounded(exact, q).sub_(exact))
 
     def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Product, Recurrent, WeightedSum
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.passes.plan.storage import INT8, Attention
 from q8ta_wgpu.quantization.finite import asked_of_inputs, asks_whether_finite
 from q8ta_wgpu.quantization.float_program import FloatProgram
@@ -150,7 +151,7 @@ class _Planned:
                     {(self.calls[context.output], softmax.output): frozenset({"others"})},
                     operands=tuple(operands),
                     results=results,
-                    bias=each.bias.astype(np.float32),
+                    bias=shortened(each.bias).astype(np.float32),
                 )
             )
         return found

@@ -78,7 +78,7 @@ ROOMS: dict[str, set[str]] = {
     "frontend.notes": set(),
     "frontend.nodes": TABLE | {"frontend.notes", "importing"},
     "frontend.moves": TABLE | {"frontend.nodes"},
-    "quantization": GRAPH | {"kernels.attention", "passes", "passes.plan", "writing", *REWRITING},
+    "quantization": GRAPH | {"kernels.attention", "kernels.lib", "passes", "passes.plan", "writing", *REWRITING},
     "onnx_import": GRAPH
     | {
         "passes.plan",
