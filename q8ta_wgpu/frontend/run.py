@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -157,14 +157,17 @@ class _Run(Sized):
         self._runner, self._roundings, self._names = runner, roundings, runner.names
         self._rounded: dict[Node, dict[Chain, Tensor]] = {}
 
-    def steps(self, *item: Tensor, known: Mapping[Node, Any] = MappingProxyType({})) -> Iterator[tuple[Node, Any]]:
-        """The nodes with their values, as they are computed; the results come last. What is known, and what nothing
-        else is computed from, is not computed. Values that no later node reads are forgotten."""
+    def steps(
+        self, *item: Tensor, known: Mapping[Node, Any] = MappingProxyType({}), wanted: Collection[str] = ()
+    ) -> Iterator[tuple[Node, Any]]:
+        """The nodes with their values, as they are computed; the results come last. What is known, and what neither the
+        results nor the nodes of the names `wanted` are computed from, is not computed. Values that no later node reads
+        are forgotten."""
         graph: TorchGraph = self.module.graph  # type: ignore[assignment]
         self.begin(*item)
         self.env = dict(known)
         self.args_iter: Any = iter(item)
-        needed = {graph.output_node()}
+        needed = {graph.output_node(), *(node for node in graph.nodes if node.name in wanted)}
         for node in reversed(graph.nodes):
             if node in needed and node not in known:
                 needed.update(node.all_input_nodes)
@@ -301,7 +304,7 @@ class Values(Mapping[str, Array]):
         pairs = ((runner.program.names.get(name, ""), name) for name in names)
         self._wanted = {node: name for node, name in pairs if node in floats}
         self._found: dict[str, Array] = {}
-        self._runner, self._steps = runner, _Run(runner).steps(*item)
+        self._runner, self._steps = runner, _Run(runner).steps(*item, wanted=self._wanted)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._wanted.values():

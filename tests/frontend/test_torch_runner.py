@@ -1,5 +1,6 @@
 """A runner by torch gives the values and outputs that the numpy reference gives, for the graph that was read."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,19 @@ def test_values_are_those_of_the_reference(read: Read) -> None:
     found = runner.values(items[0], names)
     for name, want in zip(names, exact.exact[0], strict=True):
         np.testing.assert_allclose(found[name], want, rtol=1e-3, atol=1e-4)
+
+
+def test_values_that_no_result_reads_are_computed(read: Read) -> None:
+    """As in a ControlNet, whose last block computes more than it returns."""
+    program, module, items = read
+    last = module.graph.output_node().all_input_nodes[0]
+    with module.graph.inserting_after(last):
+        unread = module.graph.call_function(torch.ops.aten.relu.default, (last,))
+    unread.meta = {**last.meta}
+    more = replace(program, names={**program.names, "unread": unread.name})
+    runner = TorchRunner(more, module)
+    exact = runner.values(items[0], ()).results()[-1]
+    np.testing.assert_array_equal(runner.values(items[0], ["unread"])["unread"], np.maximum(exact, 0))
 
 
 def test_outputs_with_roundings_are_those_of_the_reference(read: Read) -> None:
