@@ -30,14 +30,24 @@ def rounded_shares(shares: Array, bias: Array, fine: bool) -> Array:
     precision = FINE if fine else COARSE
     table, shape = powers(precision).astype(np.float32), shares.shape
     shares = shares.reshape(canonical(shape))
-    largest = np.maximum(shares.max(-1, keepdims=True), np.finfo(np.float32).tiny)
     added = np.where(bias * precision.steps > EXCLUDED, bias * precision.steps, 0.0).astype(np.float32)
+    # In place: of thousands of positions this array is most of what quantizing needs.
+    found = shares / np.maximum(shares.max(-1, keepdims=True), np.finfo(np.float32).tiny)
     with np.errstate(divide="ignore"):
-        scores = np.log(shares / largest) * np.float32(precision.steps)
-    steps = np.rint(scores - added) + np.rint(added)
-    distances = np.minimum(steps.max(-1, keepdims=True) - steps, precision.distances - 1)
-    weights = table[np.nan_to_num(distances, nan=precision.distances - 1).astype(np.int64)]
-    found = weights / np.maximum(weights.sum(-1, keepdims=True), np.float32(1))
+        np.log(found, out=found)
+    found *= np.float32(precision.steps)
+    if added.any():
+        found -= added
+    np.rint(found, out=found)
+    if added.any():
+        found += np.rint(added)
+    last = precision.distances - 1
+    with np.errstate(invalid="ignore"):  # rows without any weight
+        np.subtract(found.max(-1, keepdims=True), found, out=found)
+    np.minimum(found, last, out=found)
+    np.nan_to_num(found, copy=False, nan=last)
+    np.take(table, found.astype(np.int16), out=found, mode="clip")
+    found /= np.maximum(found.sum(-1, keepdims=True), np.float32(1))
     return np.asarray(found.reshape(shape))
 
 

@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import DEEPEST
 from q8ta_wgpu.kernels.attention.blocks import choose
+from q8ta_wgpu.kernels.attention.round_shares import rounded_shares
 from q8ta_wgpu.kernels.attention.sizes import STRIDES
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
@@ -104,3 +105,11 @@ def test_queries_are_not_too_deep() -> None:
     """What a thread keeps: a compiler takes minutes for thousands of elements."""
     with pytest.raises(GraphError, match=f"takes {DEEPEST} elements"):
         chain_graph(Chain("matrices", (1, 1, 1, 4, DEEPEST + 4, 4), (0, 0, 0, 0)))
+
+
+def test_shares_of_rows_without_weight() -> None:
+    """They are 0, without a warning; those of other rows add up to 1."""
+    shares = np.zeros((2, 3, 5), np.float32)
+    shares[1] = 0.2
+    found = rounded_shares(shares, np.zeros((1, 1, 1, 1), np.float32), fine=False)
+    np.testing.assert_array_equal(found, shares)
