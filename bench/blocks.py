@@ -183,7 +183,7 @@ def noise() -> str:
     near = sum(row["above"][0] > -1 for row in rows)
     return (
         f"Of {len(rows)} networks {near} come within a decibel of the yardstick or pass it. The lowest are {low} dB; "
-        f"the highest {high} dB. docs/accuracy.json has every row, with XNNPACK's and X86Inductor's."
+        f"the highest {high} dB. docs/accuracy.json has every row, with XNNPACK's."
     )
 
 
