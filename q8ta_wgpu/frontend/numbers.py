@@ -17,8 +17,7 @@ from q8ta_wgpu.ir.layout import Shape
 _aten = torch.ops.aten
 _NAMES = ("view", "_unsafe_view", "reshape", "expand", "as_strided_")
 _RESHAPES = tuple(getattr(_aten, name).default for name in _NAMES)
-"""Calls whose numbers follow from the shape of what they give. torch itself makes the
-last one, of what a layer gives."""
+"""Calls whose numbers follow from the shape of what they give. No module calls the last one, but torch does."""
 
 
 def has_equal_numbers(module: torch.nn.Module, example: Sequence[Tensor], first: Graph, other: Graph) -> bool:
