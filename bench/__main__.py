@@ -20,7 +20,7 @@ from q8ta_wgpu.errors import Q8taError
 
 PARTS: Mapping[str, tuple[str, str, str]] = {
     # part: module, function, what it does
-    "save": ("models", "part_save", "write the models that other parts read (needs torch and torchao)"),
+    "save": ("models", "part_save", "write the models that other parts read (needs torch)"),
     "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
     "models": ("check", "part_models", "bytes of saved models"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
@@ -40,7 +40,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "decoder": (
         "decoder",
         "part_decoder",
-        "a token of a decoder of Llama-3.2-1B's shape (needs a GPU, torch, torchao)",
+        "a token of a decoder of Llama-3.2-1B's shape (needs a GPU, torch, and its saved models)",
     ),
     "tokens": ("tokens", "part_tokens", "how often the demo's decoder chooses float's token (needs torch, torchao)"),
     "networks": ("networks", "part_networks", "whole networks: int8, general kernels, float32, end to end"),

@@ -123,7 +123,7 @@ def quantized(bits: int) -> q8.Model:
 @torch.no_grad()
 def part_decoder(options: Options) -> None:
     """Prints milliseconds of a token and of a prefill, and microseconds by kernel, of models that `python -m bench save
-    decoder decoder4` wrote; writes docs/decoder.json."""
+    --names decoder decoder4` wrote; writes docs/decoder.json."""
     timed = {"a token": _item(CONTEXT - 1, 1), "512 tokens": _item(0, 512)}
     rows = [
         {"": f"weights of {bits} bits", **_times(options, read(options.models, stem), timed)}

@@ -1,4 +1,4 @@
-"""Saves models on a machine with torchao, and reads them for benchmarks on machines without.
+"""Saves models on a machine with torch, and reads them for benchmarks on machines without.
 
 NAME.q8ta is the int8 network. Large networks that are only timed are saved as NAME.q8ta.gz: all output channels of a
 layer have the weights of the first one, so that the file is small when compressed, and as fast as the real one. So are

@@ -51,7 +51,8 @@ _SHAPE = ("UNIT_M", "UNIT_N", "UNIT_K", "LANES", "SUBGROUPS_M", "SUBGROUPS_N", "
 WGSL for the product, multiply alike; others differ in what they load and store."""
 
 Tile = frozenset[tuple[str, int]]
-"""What kernels for matrix units have in common with the one that is tried: these constants, and the WGSL file."""
+"""What kernels for matrix units have in common with the one that is tried: these constants, the WGSL file, and
+whether a mask leaves out steps."""
 
 
 def tile(kernel: Kernel, call: Call) -> Tile:
