@@ -60,10 +60,15 @@ def part_engines(options: Options) -> None:
 
 
 def _columns() -> Iterator[tuple[str, tuple[Target, ...], contextlib.AbstractContextManager[Runs]]]:
-    """(title, targets, function that runs samples) for every adapter, Node and Chromium."""
+    """(title, targets, function that runs samples) for every adapter, one of equal ones, Node and Chromium."""
+    titles = set[str]()
     for number, (engine, adapter) in enumerate(engines.listed()):
+        title = engine.describe(adapter)
+        if title in titles:
+            continue
         with contextlib.suppress(DeviceError):
-            yield engine.describe(adapter), (open_device(number).target,), _device(number)
+            yield title, (open_device(number).target,), _device(number)
+            titles.add(title)
     from testbed import browsers as web
     from testbed.devices import SWIFTSHADER
 
