@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.int8 import WeightedSum
@@ -37,18 +39,22 @@ def _as_expand(graph: Graph, node: Node) -> Node:
     return replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": tuple(shape)})
 
 
-def simplify(graph: Graph) -> None:
+def simplify(graph: Graph, inner: Mapping[str, str] = MappingProxyType({})) -> None:
     """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes and equal constants, and
     replaces a cat that repeats one value by an expand.
 
     Equal float weighted sums are not merged yet, since different operators may be fused into each of them.
+
+    Args:
+        graph: which is changed.
+        inner: by values within a call of the user's program, the call: they are merged within it alone.
     """
     rewriter = Rewriter(graph)
     _share_constants(rewriter)
     equal: dict[object, str] = {}
     for original in rewriter.nodes():
         node = rewriter.replace(original, _as_expand(graph, original))
-        first = equal.setdefault((graph.call(node), node.inputs), node.output)
+        first = equal.setdefault((graph.call(node), node.inputs, inner.get(node.output)), node.output)
         if _is_identity(graph, node):
             rewriter.alias(node.output, node.inputs[0])
         elif first != node.output and not isinstance(OPS[node.op].int8, WeightedSum):

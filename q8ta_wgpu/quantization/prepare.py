@@ -19,9 +19,11 @@ from q8ta_wgpu.quantization.float_program import FloatProgram
 def prepare(program: FloatProgram) -> None:
     """Makes a float program one that is calibrated."""
     graph = program.graph
-    for step in (simplify, fold_constants, _fold_lines):
-        step(graph)
+    simplify(graph, {name: call for name, call in program.calls.items() if name not in program.observable})
+    for step in (fold_constants, _fold_lines):
         graph.prune()
+        step(graph)
+    graph.prune()
     for each in combined(graph):
         call = program.calls[each.replaced[-1].output]
         program.calls |= {node.output: call for node in each.made}

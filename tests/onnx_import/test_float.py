@@ -39,6 +39,18 @@ def test_a_float_network_is_quantized_whole(name: str) -> None:
         assert decibels(y, expected) > 30
 
 
+def test_layers_that_read_one_value_are_all_in_int8() -> None:
+    """Each adds a dimension to what it reads. These were one view of the first layer, and the second one, which then
+    read what no layer of the file gives, stayed in float32."""
+    net = Net((1, 4, 64))
+    parts = [net.add("Conv", "x", net.weight(8, 4, 3)) for _ in range(2)]
+    data = net.model(net.add("Mul", *parts)).SerializeToString()
+    items = [np.random.default_rng(i).standard_normal((1, 4, 64)).astype(np.float32) for i in range(4)]
+    report = q8.quantize(data, calibration=items).report()
+    assert not report.islands
+    assert report.macs[0] == report.macs[1]
+
+
 def normed() -> onnx.ModelProto:
     """Factors and terms of channels behind a convolution and a linear, as exporters leave them."""
     net = Net((1, 3, 12, 12))
