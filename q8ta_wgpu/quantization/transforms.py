@@ -1,16 +1,19 @@
-"""Fourier transforms that are written as weighted sums: a convolution or linear whose weights are sines.
+"""Weighted sums whose weights are exact numbers and not learned: Fourier transforms, and filter banks of their results.
 
-Their weights are no network's: they are exact numbers, and a spectrum has few large values beside many small ones. So
-they are no part of the yardstick, and may stay in float32 where their rounding makes the noise of the outputs.
+A spectrum has few large values beside many small ones, and its logarithm tells the small ones apart. So these sums are
+no part of the yardstick, and may stay in float32 where their rounding makes the noise of the outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Graph, Node
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves
+from q8ta_wgpu.kernels import OPS
 
 _LEAST = 8
 """Frequencies of a transform: fewer rows may be sines by chance."""
@@ -18,10 +21,46 @@ _LEAST = 8
 _NEAR = 1e-4
 """By how much sines and cosines that a file stores may miss their sum of squares, relative to the largest."""
 
+_FOLLOWS = (Arithmetic, Elementwise, Monotonic, Moves)
+"""Kinds of operators that make powers or magnitudes of a spectrum, before a filter bank adds them up."""
+
 
 def transforms(graph: Graph, sums: Iterable[Node]) -> set[str]:
-    """The weighted sums, by output, whose weights are the cosines and sines of a Fourier transform under a window."""
-    return {node.output for node in sums if is_transform(graph.constants[node.inputs[1]])}
+    """The weighted sums, by output, whose weights are the cosines and sines of a Fourier transform under a window, in
+    one weight or in those of two sums that follow each other and read the same value; and the sums without negative
+    weights of what follows."""
+    producers = {node.output: node for node in graph.nodes}
+    weights = {node.output: graph.constants[node.inputs[1]] for node in sums}
+    found = {output for output, weight in weights.items() if is_transform(weight)}
+    alike: dict[object, list[str]] = {}
+    for node in (node for node in graph.nodes if node.output in weights and node.output not in found):
+        alike.setdefault((_source(producers, node), weights[node.output].shape), []).append(node.output)
+    for first, second in (pair for names in alike.values() for pair in itertools.pairwise(names)):
+        if is_transform(np.concatenate([weights[first], weights[second]])):
+            found |= {first, second}
+    return found | _banks(graph, weights, found)
+
+
+def _source(producers: Mapping[str, Node], node: Node) -> str:
+    """What a weighted sum reads, before views of it."""
+    name = node.inputs[0]
+    while name in producers and producers[name].op == "view":
+        name = producers[name].inputs[0]
+    return name
+
+
+def _banks(graph: Graph, weights: Mapping[str, Array], spectra: Collection[str]) -> set[str]:
+    """The sums, by output, without negative weights of what functions make of transforms' results: bands of a
+    spectrum."""
+    behind, found = {*spectra}, set[str]()
+    for node in graph.nodes:
+        if behind.isdisjoint(node.inputs) or node.output in spectra:
+            continue
+        if isinstance(OPS[node.op].int8, _FOLLOWS):
+            behind.add(node.output)
+        elif node.output in weights and weights[node.output].min(initial=0.0) >= 0:
+            found.add(node.output)
+    return found
 
 
 def is_transform(weight: Array) -> bool:
