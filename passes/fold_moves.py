@@ -38,7 +38,8 @@ MOST_TENSORS = 3
 """The most tensors that a convolution reads. Where there are more, q8ta_take_channels joins those of an earlier value.
 On an H100 ShuffleNet at batch 8 takes 0.304 ms with 2, 0.295 with 3 and 0.290 with 4, a network like YOLO 0.425 with 3
 and 0.436 without a limit. lavapipe runs all branches of a switch: ShuffleNet takes 25.0 ms with 2 or 3, 31.2 without a
-limit."""
+limit. There a window larger than 1x1 reads one tensor, since it would run the switch for every tap: U-Net takes 1.05
+times as long with two."""
 
 Channels = NDArray[np.int64]
 """Of a value (N, dimensions of channels .., H, W): for each of its channels the number of a source, times SOURCE, and
@@ -206,7 +207,9 @@ class _Moves:
             merged, weight = self._merged(node)
         except GraphError:  # too many parts, a tensor that is no image, or a channel that is read twice
             return x
-        if len(merged.attrs["prologue"].names) > min(MOST_TENSORS, self.target.storage_buffers - len(call.inputs)):
+        window = call.inputs[1].shape[2:] != (1, 1) and not self.target.shares_memory
+        most = 1 if window else min(MOST_TENSORS, self.target.storage_buffers - len(call.inputs))
+        if len(merged.attrs["prologue"].names) > most:
             return self._largest(x)
         types = [self.graph.types[name] for name in merged.inputs]
         types[1] = replace(types[1], shape=weight.shape)

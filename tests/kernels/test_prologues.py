@@ -14,6 +14,7 @@ from q8ta_wgpu.kernels.product.units import NVIDIA
 from q8ta_wgpu.kernels.prologue.prologue import Part, Prologue
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
+from q8ta_wgpu.passes.fold_moves import fold_moves
 from q8ta_wgpu.passes.fold_stages import fold_stages
 from q8ta_wgpu.runtime.device import Device
 from testbed import harness, moved_graphs, op_graphs
@@ -74,6 +75,18 @@ def test_two_halves_of_which_one_is_stored(device: Device) -> None:
     assert sorted(node.op for node in lowered.nodes) == ["q8ta_conv2d_parts", "q8ta_take_channels"]
     for found, name in zip(harness.run_poisoned(graph, inputs, None, device), graph.outputs, strict=True):
         np.testing.assert_array_equal(found, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "pays"),
+    [("upsample", SOFTWARE, False), ("halves", SOFTWARE, True), ("upsample", BASELINE, True)],
+)
+def test_where_several_tensors_are_read(name: str, target: Target, pays: bool) -> None:
+    """On a CPU a window larger than 1x1 reads one tensor."""
+    graph, _ = MOVED[name].graph(op_graphs.SETTINGS[0])
+    operators = [node.op for node in graph.nodes]
+    fold_moves(graph, target)
+    assert [node.op for node in graph.nodes] == (["q8ta_conv2d_parts"] if pays else operators)
 
 
 @pytest.mark.parametrize(
