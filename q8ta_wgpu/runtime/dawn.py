@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from q8ta_wgpu.ir.target import MatrixUnit
@@ -120,11 +120,16 @@ class Dawn(Engine):
         """One unless several threads may use the device."""
         return super().compilers(device) if _SYNCHRONIZED in device.features else 1
 
+    def create_module(self, device: Any, label: str, code: str) -> Any:
+        """The shader module of WGSL text. An error is raised here, whichever threads use the device."""
+        with _own_errors(device):
+            return super().create_module(device, label, code)
+
     def create_pipeline(self, device: Any, label: str, layout: Any, module: Any) -> Any:
-        """The compute pipeline of a module's `main`. Dawn holds the device's lock while it makes one, unless it is
-        asked for asynchronously: only then do several threads compile side by side."""
-        compute = {"module": module, "entry_point": "main"}
-        return device.create_compute_pipeline_async(label=label, layout=layout, compute=compute).sync_wait()
+        """The compute pipeline of a module's `main`, made by the calling thread. Asynchronous ones are made by two
+        threads of Dawn's own, on any number of processors."""
+        with _own_errors(device):
+            return super().create_pipeline(device, label, layout, module)
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
         """The int8 products with int32 sums that an adapter reports for its matrix units."""
@@ -136,3 +141,19 @@ class Dawn(Engine):
             for config in properties.get("subgroup_matrix_configs", ())
             if (config["component_type"], config["result_component_type"]) == ("i8", "i32")
         )
+
+
+@contextlib.contextmanager
+def _own_errors(device: Any) -> Iterator[None]:
+    """Raises the errors of what is made in this context. Otherwise wgpudawn raises them in the thread that calls Dawn
+    next; an error scope belongs to its thread."""
+    kinds = ("validation", "out-of-memory", "internal")
+    for kind in kinds:
+        device.push_error_scope(kind)
+    try:
+        yield
+    finally:
+        errors = [device.pop_error_scope_async().sync_wait() for _ in kinds]
+    for error in errors:
+        if error is not None:
+            raise error

@@ -69,8 +69,14 @@ class OpenDevice:
         It is compiled only if it is neither in use nor among the RECENT_PIPELINES last ones. Raises DeviceError with
         the driver's message if it does not compile.
         """
+        return self.pipelines([text], buffers)[0]
+
+    def pipelines(self, texts: Sequence[str], buffers: int) -> list[Pipeline]:
+        """The pipelines of several shaders, made side by side."""
         with self.compiling() as compiling:
-            return compiling.pipeline(text, buffers)
+            for text in texts:
+                compiling.start(text, buffers)
+            return [compiling.pipeline(text, buffers) for text in texts]
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[Compiling]:

@@ -71,6 +71,7 @@ def dot_rates(device: OpenDevice, seconds: float = 0.02) -> DotRates:
     before = findings.recall(device.info, key)
     if isinstance(before, list) and [type(rate) for rate in before] == [float, float] and min(before) > 0:
         return DotRates(*before)
+    device.pipelines(list(texts.values()), len(buffers))
     with contextlib.ExitStack() as stack:
         kernels = [stack.enter_context(probe.prepared(device, text, buffers, words)) for text in texts.values()]
         found = in_turns(kernels, groups, seconds)

@@ -7,6 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import Linked
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.progress import Update, bar
+from q8ta_wgpu.runtime import expected
 from q8ta_wgpu.runtime.reused import Reused
 from q8ta_wgpu.session import inputs, programs
 from q8ta_wgpu.session.programs import Built
@@ -46,15 +48,20 @@ _PRODUCTS = frozenset(
 )
 """Operators that matrix units can compute."""
 
+_AT_ONCE = 0.01
+"""Seconds in which a device is at hand that an earlier session opened."""
+
 
 @dataclass(frozen=True)
 class Opening:
     """Seconds that opening a session took.
 
     Attributes:
-        device: opening the adapter and measuring it, unless an earlier session did so.
-        scheduling: choosing layouts and kernels, linking WGSL, packing weights, while pipelines compile.
-        loading: checking the adapter's arithmetic, making buffers, uploading weights, waiting for pipelines, binding.
+        device: opening the adapter and measuring it, unless an earlier session did so. Where its target is expected,
+            the two others' planning and packing are done meanwhile.
+        scheduling: choosing layouts and kernels, linking WGSL, packing weights, and checking the adapter's arithmetic,
+            while pipelines compile.
+        loading: making buffers, uploading weights, waiting for pipelines, binding.
     """
 
     device: float = 0.0
@@ -118,19 +125,19 @@ class Runner:
     def _load(self, wanted: Any, sharing: Executor | None, update: Update) -> Executor | None:
         """Opens the device and loads the model's program. None where a matrix unit turns out to compute wrong products,
         here or in another thread: the device's target has it no more, so that the next plan does without."""
-        from q8ta_wgpu.runtime.executor import Executor
-
         started = time.perf_counter()
         update(0, 0, "the adapter")
-        self.device = device = device_for(self._model.graph, wanted)
-        self._check(device)
-        opened = time.perf_counter()
+        device, _ahead = self._opened(wanted)  # what is planned ahead lives until it is taken
+        from q8ta_wgpu.runtime.executor import Executor
+
+        self.device = device
+        target, opened = device.target, time.perf_counter()
         update(0, 0, "layouts and kernels")
-        target = device.target
         with device.compiling() as compiling:
             self._built = self._build(device, target, update, compiling.start)
             self.program = self._built.program
             trials = device.unit_trials(self._built.tiles, compiling)
+            self._check(device)
             scheduled = time.perf_counter()
             update(0, 0, "pipelines")
             try:
@@ -146,6 +153,24 @@ class Runner:
             return executor
         executor.close()
         return None
+
+    def _opened(self, wanted: Any) -> tuple[Device, Built | None]:
+        """The device, and the program for the target that it is expected to have, which is planned while it opens."""
+        graph, ahead = self._model.graph, None
+        if wanted is not None and not isinstance(wanted, str | int):
+            return device_for(graph, wanted), None
+        products = has_products(graph)
+        with ThreadPoolExecutor(1, "opening") as pool:
+            opening = pool.submit(device_for, graph, wanted)
+            wait((opening,), _AT_ONCE)
+            if opening.done():
+                return opening.result(), None
+            if not self._tune and (target := expected.target(wanted, products)):
+                with contextlib.suppress(DeviceError):  # a tensor is too large for that target
+                    ahead = programs.shared(graph, target, self._layouts)
+            device = opening.result()
+        expected.remember(wanted, products, device.target)
+        return device, ahead
 
     def _check(self, device: Device) -> None:
         """Raises DeviceError if the device computes other bytes than the reference, or ends loops early."""

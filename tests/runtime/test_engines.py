@@ -6,6 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +34,7 @@ from q8ta_wgpu.runtime import engines, probe
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
+from q8ta_wgpu.runtime.engine import Engine
 from q8ta_wgpu.session.runner import has_products
 from testbed import insides
 from testbed.devices import BACKENDS, Listing
@@ -243,6 +245,28 @@ def test_what_dawn_raises(
         failing(monkeypatch, swiftshader.wgpu, "create_command_encoder", kind("the driver's words"))
         with pytest.raises(DeviceError, match="could not run the program: the driver's words"):
             session(INPUTS[0])
+
+
+def test_dawn_makes_as_many_pipelines_at_a_time_as_there_are_threads(
+    swiftshader: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dawn's own threads are two. An error is that of its kernel, though others are made meanwhile."""
+    other, together, create = Device(swiftshader.wgpu), threading.Barrier(6), Engine.create_pipeline
+
+    def met(*args: Any) -> Any:
+        together.wait(60)
+        return create(*args)
+
+    monkeypatch.setattr(Dawn, "compilers", lambda *_: 6)
+    monkeypatch.setattr(Engine, "create_pipeline", met)
+    right = [with_words(f"side by side {i}") for i in range(5)]
+    wrong = with_words("without a main").replace("fn main", "fn other")
+    with other.compiling() as compiling:
+        for text in (wrong, *right):
+            compiling.start(text, 2)
+        assert len({compiling.pipeline(text, 2) for text in right}) == 5
+        with pytest.raises(DeviceError, match=r"could not compile kernel without a main: .*main"):
+            compiling.pipeline(wrong, 2)
 
 
 def test_a_program_says_which_matrix_units_it_does_not_use(vulkan: Device) -> None:
