@@ -22,7 +22,6 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     # part: module, function, what it does
     "save": ("models", "part_save", "write the models that other parts read (needs torch)"),
     "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
-    "models": ("check", "part_models", "bytes of saved models"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
     "attention": (

@@ -1,4 +1,4 @@
-"""Compares bytes with the numpy reference: every kernel on shapes of real layers, and saved models."""
+"""Compares bytes of every kernel with the numpy reference, on shapes of real layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 
-import q8ta_wgpu as q8
 from bench.options import Options
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.ir.kernel import Kernel
@@ -69,31 +68,3 @@ def part_kernels(options: Options) -> None:
     print(f"mismatches in all: {total}")
     if total:
         sys.exit(1)
-
-
-def differing(model: q8.Model, device: Device, seed: int) -> tuple[str, int, int]:
-    """(adapter, values that differ, values compared) for one random input."""
-    generator = np.random.default_rng(seed)
-    inputs = {name: generator.normal(size=t.shape).astype(np.float32) for name, t in model.inputs.items()}
-    with q8.Session(model, device) as session:
-        outputs = model.structure.flatten(session(**inputs))
-        name = session.name
-    expected = reference.run(model.graph, inputs)
-    pairs = [(found, expected[output]) for found, output in zip(outputs, model.graph.outputs, strict=True)]
-    count = sum(int((f.view(f"u{f.itemsize}") != e.view(f"u{e.itemsize}")).sum()) for f, e in pairs)
-    return name, count, sum(e.size for _, e in pairs)
-
-
-def part_models(options: Options) -> None:
-    """Compares saved models with the reference on two inputs each; exits with 1 if an exact model differs."""
-    total = 0
-    for path in sorted(options.models.glob("*.q8ta")):
-        model = q8.load(path)
-        for seed in (1, 2):
-            name, count, size = differing(model, options.device, seed)
-            exact = model.report().exact
-            total += count if exact else 0
-            note = "" if exact else " (float32 operators, each with a tolerance)"
-            print(f"{path.stem:<16} seed {seed}: {count} of {size} values differ on {name}{note}")
-    if total:
-        sys.exit(f"{total} values differ")
