@@ -9,7 +9,6 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.ir.int8 import WeightedSum
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -63,8 +62,7 @@ def _with_copies(rewriter: Rewriter, node: Node, copied: Array, axis: int) -> st
     each = np.concatenate((np.arange(shape[dim] // groups), copied))
     index = (np.arange(groups)[:, None] * (shape[dim] // groups) + each).reshape(-1).astype(np.int32)
     inputs = (x, graph.add_constant(f"{node.output}.channels", index))
-    select = Node("index_select", inputs, node.output, {"dim": dim, "extent": shape[dim]})
-    return rewriter.insert(node, select.op, inputs, select.attrs, infer(graph, select), f"{x}.twice")
+    return rewriter.insert(node, "index_select", inputs, {"dim": dim, "extent": shape[dim]}, f"{x}.twice")
 
 
 def _center(rewriter: Rewriter, node: Node, x: str, weight: Node, found: tuple[Array, Array, int]) -> None:
@@ -75,6 +73,5 @@ def _center(rewriter: Rewriter, node: Node, x: str, weight: Node, found: tuple[A
         graph.add_constant(f"{weight.output}.scale", scale),
         graph.add_constant(f"{weight.output}.zero", np.zeros(scale.shape, np.int32)),
     )
-    new = Node("dequantize_weight", names, node.output, {"axis": axis})
-    centered = rewriter.insert(node, new.op, names, new.attrs, infer(graph, new), f"{weight.output}.about_zero")
+    centered = rewriter.insert(node, "dequantize_weight", names, {"axis": axis}, f"{weight.output}.about_zero")
     rewriter.replace(node, replace(node, inputs=(x, centered, *node.inputs[2:])))

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, RANGES, SMALLEST_SCALE, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKS_FROM
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE, powers, q8ta_attention, rounding, takes
@@ -17,6 +16,7 @@ from q8ta_wgpu.passes.operands import factor_of, int8_behind, transposed, unscal
 from q8ta_wgpu.passes.plan.match_attention import scores_of
 from q8ta_wgpu.passes.plan.regions import Region, Regions, rounded_to
 from q8ta_wgpu.passes.rewriter import Rewriter
+from q8ta_wgpu.passes.store import int16_within, store
 from q8ta_wgpu.passes.unmask import predicate
 
 SHARES = QParams(2.0**-16, -(2**15), INT16X4)
@@ -59,13 +59,14 @@ def _store_scores(rewriter: Rewriter, product: Node, factor: float, operands: tu
         reached *= t.q.span * t.q.scale
     while SMALLEST_SCALE <= reached / RANGES[INT16X4][1] <= 1 / SMALLEST_SCALE:
         reader = rewriter.only_reader(end)
-        _store(rewriter, end, _symmetric(reached))
-        add = rewriter.producer(reader.output) if reader is not None else None
-        bias = _bias(rewriter, add) if add is not None else None
-        if add is None or bias is None:
+        if reader is None:
             return
-        reached += _store_bias(rewriter, add, bias)
-        end = add.output
+        add = store(rewriter, end, reader, int16_within(-reached, reached))
+        bias = _bias(rewriter, add)
+        if bias is None:
+            return
+        most = float(np.abs(rewriter.graph.constants[bias]).max())
+        end, reached = store(rewriter, bias, add, int16_within(-most, most)).output, reached + most
 
 
 def _bias(rewriter: Rewriter, add: Node) -> str | None:
@@ -74,34 +75,6 @@ def _bias(rewriter: Rewriter, add: Node) -> str | None:
     found = next((name for name in add.inputs if name in constants), None) if add.op == "add" else None
     masks = found is None or not constants[found].min() > MASKS_FROM
     return None if masks or add.attrs["alpha"] != 1 else found
-
-
-def _symmetric(reached: float) -> QParams:
-    """The int16 quantization of values between -reached and reached."""
-    return QParams(reached / RANGES[INT16X4][1], 0, INT16X4)
-
-
-def _store_bias(rewriter: Rewriter, add: Node, name: str) -> float:
-    """Stores a constant operand of a sum in int16; returns its largest absolute value."""
-    graph, values = rewriter.graph, rewriter.graph.constants[name]
-    reached = max(float(np.abs(values).max()), SMALLEST_SCALE * RANGES[INT16X4][1])
-    q = _symmetric(reached)
-    stored = graph.add_constant(f"{name}.stored", arithmetic.quantize(values, q, *q.range), INT16X4, q)
-    read = rewriter.insert(add, "dequantize", (stored,), {}, graph.types[name], f"{stored}.read")
-    rewriter.replace(add, replace(add, inputs=tuple(read if n == name else n for n in add.inputs)))
-    return reached
-
-
-def _store(rewriter: Rewriter, name: str, q: QParams) -> None:
-    """Inserts quantize and dequantize between a value and its only reader, if it has one."""
-    reader, real = rewriter.only_reader(name), rewriter.graph.types[name]
-    if reader is not None:
-        low, high = q.range
-        to = TensorType(real.shape, q.dtype, q)
-        stored = rewriter.insert(reader, "quantize", (name,), {"lo": low, "hi": high}, to, f"{name}.stored")
-        read = rewriter.insert(reader, "dequantize", (stored,), {}, real, f"{name}.read")
-        inputs = tuple(read if n == name else n for n in reader.inputs)
-        rewriter.replace(reader, replace(reader, inputs=inputs))
 
 
 def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
@@ -119,7 +92,10 @@ def _attend(rewriter: Rewriter, region: Region, quantize: Node) -> None:
         return
     if {graph.types[n].dtype for n in (q, k, v)} != {INT8X4}:
         _store_scores(rewriter, product, score_factor, (q, k))
-        return None if stored else _store(rewriter, softmax.output, SHARES)
+        reader = rewriter.only_reader(softmax.output)
+        if reader is not None and not stored:
+            store(rewriter, softmax.output, reader, SHARES)
+        return
     queries, transposed_keys, values = (graph.types[name] for name in (q, k, v))
     keys = replace(transposed_keys, shape=(*transposed_keys.shape[:-2], *transposed_keys.shape[:-3:-1]))
     assert queries.q and keys.q and values.q

@@ -138,9 +138,7 @@ def _inputs(
 def _inserted(rewriter: Rewriter, old: Node, form: Int8Form, source: Callable[[int | Array], str | Array]) -> str:
     """Inserts the node of a form that is an operand of another one; returns its value's name."""
     inputs, _ = _inputs(rewriter, old, form, source)
-    shape, dtype = OPS[form.op].check(tuple(rewriter.graph.types[name] for name in inputs), form.attrs)
-    to = TensorType(shape, form.q.dtype, form.q) if form.q else TensorType(shape, dtype)
-    return rewriter.insert(old, form.op, inputs, form.attrs, to, f"{old.output}.{form.op}")
+    return rewriter.insert(old, form.op, inputs, form.attrs, f"{old.output}.{form.op}", form.q)
 
 
 def _int8_source(rewriter: Rewriter, old: Node, node: Node, region: Region, operand: int | Array) -> str | Array:

@@ -5,8 +5,6 @@ Reordering an image from blocks of channels takes the host longer than a device 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from q8ta_wgpu.ir.graph import UINT8, Graph, Node
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.view import LEFT
@@ -21,9 +19,8 @@ def give_rows(graph: Graph, target: Target) -> None:
         node, t = rewriter.producer(name), graph.types[name]
         if node is None or t.q != UINT8 or node.op in ("view", "permute"):
             continue
-        stored = rewriter.insert(node, node.op, node.inputs, node.attrs, t, f"{name}.stored")
+        stored = rewriter.insert(node, node.op, node.inputs, node.attrs, f"{name}.stored", t.q)
         for reader in rewriter.readers(name):
-            inputs = tuple(stored if read == name else read for read in reader.inputs)
-            rewriter.replace(reader, replace(reader, inputs=inputs))
+            rewriter.read(reader, name, stored)
         rewriter.replace(node, Node("view", (stored,), name, {"shape": [LEFT] * len(t.shape)}, node.source))
     rewriter.commit()

@@ -117,13 +117,12 @@ def _joint(rewriter: Rewriter, first: Node, nodes: Sequence[Node]) -> tuple[str,
     assert offsets is not None
     types = [graph.types[node.output] for node in nodes]
     ends = list(itertools.accumulate(t.shape[-1] for t in types))
-    to = replace(types[0], shape=(*types[0].shape[:-1], ends[-1]), q=_unscaled(types[0]))
     arrays = [np.concatenate([graph.constants[node.inputs[i]] for node in nodes]) for i in (1, 2, 4)]
     arrays.insert(2, offsets)
     names = ("weight", "multiplier", "offset", "correction")
     constants = (graph.add_constant(f"{first.output}.joint.{n}", a) for n, a in zip(names, arrays, strict=True))
     inputs = (first.inputs[0], *constants, *first.inputs[5:])
-    return rewriter.insert(first, first.op, inputs, first.attrs, to, f"{first.output}.joint"), ends
+    return rewriter.insert(first, first.op, inputs, first.attrs, f"{first.output}.joint", _unscaled(types[0])), ends
 
 
 def _unscaled(t: TensorType) -> QParams | None:
@@ -143,7 +142,7 @@ def _replace(rewriter: Rewriter, node: Node, joint: str, dim: int, end: int) -> 
     graph = rewriter.graph
     t, whole = graph.types[node.output], graph.types[joint]
     attrs = {"dim": dim, "start": end - t.shape[dim], "end": end, "step": 1, "extent": whole.shape[dim]}
-    sliced = rewriter.insert(node, "slice", (joint,), attrs, replace(t, q=whole.q), f"{node.output}.part")
+    sliced = rewriter.insert(node, "slice", (joint,), attrs, f"{node.output}.part")
     rewriter.replace(node, Node("view", (sliced,), node.output, {"shape": [LEFT] * len(t.shape)}, node.source))
 
 
@@ -166,11 +165,11 @@ def _read_joint(rewriter: Rewriter, attention: Node, nodes: Sequence[Node]) -> N
     their zero points apart."""
     graph = rewriter.graph
     joint, ends = _joint(rewriter, nodes[0], nodes)
-    t, total = graph.types[joint], ends[-1]
-    inputs, attrs = list(attention.inputs), dict(attention.attrs)
+    inputs, attrs, total = list(attention.inputs), dict(attention.attrs), ends[-1]
     for node, end in zip(nodes, ends, strict=True):
-        n, to = graph.types[node.output].shape[-1], replace(t, q=_unscaled(graph.types[node.output]))
-        view = rewriter.insert(attention, "view", (joint,), {"shape": [LEFT] * len(t.shape)}, to, f"{node.output}.part")
+        own = graph.types[node.output]
+        n, kept = own.shape[-1], {"shape": [LEFT] * len(own.shape)}
+        view = rewriter.insert(attention, "view", (joint,), kept, f"{node.output}.part", _unscaled(own))
         for position, strides in enumerate(STRIDES):
             if attention.inputs[position] == node.output:
                 inputs[position] = view
@@ -196,15 +195,11 @@ def _heads(rewriter: Rewriter, node: Node) -> tuple[int, ...]:
 
 def _permute_joint(rewriter: Rewriter, nodes: Sequence[Node]) -> None:
     """Merges linears, permutes the merged result once, and replaces each permute by a slice of all heads."""
-    graph, (_, rows, _, size) = rewriter.graph, _heads(rewriter, nodes[0])
+    _, rows, _, size = _heads(rewriter, nodes[0])
     moved = [rewriter.readers(rewriter.readers(node.output)[0].output)[0] for node in nodes]
     joint, ends = _joint(rewriter, nodes[0], nodes)
-    heads, t = ends[-1] // size, graph.types[joint]
-    name = joint
-    for op, shape, attrs in (
-        ("view", (1, rows, heads, size), {"shape": (1, rows, heads, size)}),
-        ("permute", (1, heads, rows, size), {"dims": (0, 2, 1, 3)}),
-    ):
-        name = rewriter.insert(nodes[0], op, (name,), attrs, replace(t, shape=shape), f"{joint}.{op}")
+    heads, name = ends[-1] // size, joint
+    for op, attrs in (("view", {"shape": (1, rows, heads, size)}), ("permute", {"dims": (0, 2, 1, 3)})):
+        name = rewriter.insert(nodes[0], op, (name,), attrs, f"{joint}.{op}")
     for node, end in zip(moved, ends, strict=True):
         _replace(rewriter, node, name, 1, end // size)

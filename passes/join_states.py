@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Graph, Node
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.view import LEFT, RIGHT
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -35,26 +35,15 @@ def _key(array: Array) -> object:
 
 
 def _join(rewriter: Rewriter, first: Node, second: Node) -> None:
-    types, time = rewriter.graph.types, 1 if first.attrs["batch_first"] else 0
+    time = 1 if first.attrs["batch_first"] else 0
     sequence, state = sorted((first, second), key=lambda node: node.attrs["result"])
     if sequence.attrs["result"] == state.attrs["result"]:
         return
-    shape = list(types[sequence.output].shape)
-    steps = shape[time]
-    shape[time] = steps + 1
-    both = rewriter.insert(
-        first,
-        first.op,
-        first.inputs,
-        {**first.attrs, "result": "both"},
-        TensorType(tuple(shape)),
-        f"{sequence.output}.both",
-    )
+    steps = rewriter.graph.types[sequence.output].shape[time]
+    attrs = {**first.attrs, "result": "both"}
+    both = rewriter.insert(first, first.op, first.inputs, attrs, f"{sequence.output}.both")
     rewriter.replace(sequence, Node("slice", (both,), sequence.output, _part(time, 0, steps), sequence.source))
-    shape[time] = 1
-    last = rewriter.insert(
-        state, "slice", (both,), _part(time, steps, steps + 1), TensorType(tuple(shape)), f"{state.output}.last"
-    )
+    last = rewriter.insert(state, "slice", (both,), _part(time, steps, steps + 1), f"{state.output}.last")
     view = {"shape": (LEFT if time else RIGHT, RIGHT)}
     rewriter.replace(state, replace(state, op="view", inputs=(last,), attrs=view))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Elementwise, Moves, PRelu, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.move.view import flexible
@@ -66,9 +66,8 @@ def sink_dequantize(graph: Graph) -> None:
         q = quantizations.pop()
         if q is None or not _moves(node, q) or not _represents_fill(node, q):
             continue
-        to = TensorType(graph.types[node.output].shape, q.dtype, q)
         inputs = (*int8, *node.inputs[len(operands) :])
-        moved = rewriter.insert(node, node.op, inputs, node.attrs, to, f"{node.output}.int8")
+        moved = rewriter.insert(node, node.op, inputs, node.attrs, f"{node.output}.int8")
         rewriter.replace(node, Node("dequantize", (moved,), node.output, {}, node.source))
     rewriter.commit()
 
@@ -102,11 +101,11 @@ def _swap_unary(rewriter: Rewriter, unary: Node) -> Node | None:
     source = rewriter.producer(move.inputs[0])
     if source is None or source.op in ("quantize", "dequantize", "dequantize_weight"):
         return None
-    to = replace(types[unary.output], shape=types[move.inputs[0]].shape)
-    if isinstance(kind, PRelu) and (move.op != "view" or to.shape[:2] != types[move.output].shape[:2]):
+    kept = types[move.inputs[0]].shape[:2] == types[move.output].shape[:2]
+    if isinstance(kind, PRelu) and (move.op != "view" or not kept):
         return None
     inputs = (*move.inputs, *unary.inputs[1:])
-    activated = rewriter.insert(unary, unary.op, inputs, unary.attrs, to, f"{unary.output}.unmoved")
+    activated = rewriter.insert(unary, unary.op, inputs, unary.attrs, f"{unary.output}.unmoved")
     rewriter.replace(unary, replace(move, inputs=(activated,)))
     return rewriter.producer(activated)
 
@@ -123,14 +122,11 @@ def _swap_add(rewriter: Rewriter, add: Node) -> None:
         same = types[add.output].shape == types[add.inputs[position]].shape == types[other].shape
         if view is None or int8.op != "dequantize" or not same:
             continue
-        to, stored = types[source.output], types[int8.inputs[0]]
-        attrs = {"shape": flexible(stored.shape, to.shape)}
-        viewed = rewriter.insert(
-            add, "view", int8.inputs, attrs, replace(stored, shape=to.shape), f"{add.output}.addend"
-        )
-        real = rewriter.insert(add, "dequantize", (viewed,), {}, to, f"{viewed}.real")
+        attrs = {"shape": flexible(types[other].shape, types[source.output].shape)}
+        viewed = rewriter.insert(add, "view", int8.inputs, attrs, f"{add.output}.addend")
+        real = rewriter.insert(add, "dequantize", (viewed,), {}, f"{viewed}.real")
         operands = (source.output, real) if position == 0 else (real, source.output)
-        summed = rewriter.insert(add, "add", operands, add.attrs, to, f"{add.output}.unmoved")
+        summed = rewriter.insert(add, "add", operands, add.attrs, f"{add.output}.unmoved")
         rewriter.replace(add, replace(view, inputs=(summed,)))
 
 
@@ -145,14 +141,7 @@ def hoist_quantize(graph: Graph) -> None:
         if q is None or not _moves(node, q) or not _keeps_fill(node, quantize, q):
             continue
         int8 = {
-            name: rewriter.insert(
-                node,
-                "quantize",
-                (name,),
-                quantize.attrs,
-                TensorType(graph.types[name].shape, q.dtype, q),
-                f"{name}.int8",
-            )
+            name: rewriter.insert(node, "quantize", (name,), quantize.attrs, f"{name}.int8", q)
             for name in dict.fromkeys(_moved_operands(node))
         }
         rewriter.replace(quantize, replace(node, inputs=tuple(int8.get(name, name) for name in node.inputs)))

@@ -72,6 +72,4 @@ def transposed(rewriter: Rewriter, before: Node, name: str) -> str:
         name, order = permute.inputs[0], [permute.attrs["dims"][d] for d in order]
     if order == sorted(order):
         return name
-    source = rewriter.graph.types[name]
-    to = replace(source, shape=tuple(source.shape[d] for d in order))
-    return rewriter.insert(before, "permute", (name,), {"dims": tuple(order)}, to, f"{name}.turned")
+    return rewriter.insert(before, "permute", (name,), {"dims": tuple(order)}, f"{name}.turned")

@@ -1,4 +1,4 @@
-"""A graph while a pass changes it: the producer and the readers of each value, and four edits.
+"""A graph while a pass changes it: the producer and the readers of each value, and five edits.
 
 Each value has one name and one producer, and nodes stay in execution order, so the cost of an edit depends only on the
 nodes it names. Nodes whose value nothing reads after an edit are dropped at once. So answers such as `only_reader` are
@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node, QParams
+from q8ta_wgpu.model.verify import infer
 
 
 class Rewriter:
@@ -73,15 +74,22 @@ class Rewriter:
 
     # --- edits ---
 
-    def insert(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs, to: TensorType, hint: str) -> str:
-        """Inserts a node before another one, whose place in the user's model it reports; returns its value's name."""
-        name = self.graph.fresh(hint)
-        self.graph.types[name] = to
-        names = self._list_of[name] = self._list_of[before.output]
-        names.insert(names.index(before.output), name)
-        self._nodes[name] = Node(op, inputs, name, attrs, before.source)
-        self._read(self._nodes[name])
-        return name
+    def insert(
+        self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs, hint: str, q: QParams | None = None
+    ) -> str:
+        """Inserts a node before another one, whose place in the user's model it reports; returns its value's name. The
+        value's type follows from its inputs; `q` is its scale and zero point where they are others."""
+        node = Node(op, inputs, self.graph.fresh(hint), attrs, before.source)
+        self.graph.types[node.output] = infer(self.graph, node, q)
+        names = self._list_of[node.output] = self._list_of[before.output]
+        names.insert(names.index(before.output), node.output)
+        self._nodes[node.output] = node
+        self._read(node)
+        return node.output
+
+    def read(self, reader: Node, old: str, new: str) -> Node:
+        """Lets a node read another value wherever it reads `old`; returns the new node."""
+        return self.replace(reader, replace(reader, inputs=tuple(new if n == old else n for n in reader.inputs)))
 
     def replace(self, node: Node, by: Node) -> Node:
         """Replaces a node by another one, which keeps the value's name; returns the new node.

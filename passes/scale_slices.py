@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import RANGES, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import RANGES, Array, Graph, Node, QParams
 from q8ta_wgpu.kernels.move.view import LEFT
 from q8ta_wgpu.passes.plan.regions import is_move
 from q8ta_wgpu.passes.plan.slices import CHANNELS, slices_of
@@ -84,20 +84,15 @@ def _store(rewriter: Rewriter, node: Node, weight: Node, slices: list[_Stored]) 
         term[each.channels] = each.q.zero - joint.zero
     scales = graph.add_constant(f"{scale}.joint", (graph.constants[scale] * factor).astype(np.float32))
     bias = (graph.constants[node.inputs[2]] * factor + term).astype(np.float32)
-    real, name = graph.types[node.output], node.output
-    scaled = rewriter.insert(
-        node, weight.op, (values, scales, zero), weight.attrs, graph.types[weight.output], f"{weight.output}.joint"
-    )
+    name = node.output
+    scaled = rewriter.insert(node, weight.op, (values, scales, zero), weight.attrs, f"{weight.output}.joint")
     inputs = (node.inputs[0], scaled, graph.add_constant(f"{node.inputs[2]}.joint", bias))
-    sums = rewriter.insert(node, node.op, inputs, node.attrs, real, f"{name}.sums")
+    sums = rewriter.insert(node, node.op, inputs, node.attrs, f"{name}.sums")
     attrs = slices[0].quantize.attrs
-    stored = rewriter.insert(
-        node, "quantize", (sums,), attrs, TensorType(real.shape, joint.dtype, joint), f"{name}.joint"
-    )
+    stored = rewriter.insert(node, "quantize", (sums,), attrs, f"{name}.joint", joint)
     rewriter.replace(node, Node("dequantize", (stored,), name, {}, node.source))
     for quantize in (each.quantize for each in slices):
-        shape = graph.types[quantize.output].shape
-        to = TensorType(shape, joint.dtype, joint)
-        stored = rewriter.insert(quantize, "quantize", quantize.inputs, attrs, to, f"{name}.slice")
-        view = Node("view", (stored,), quantize.output, {"shape": [LEFT] * len(shape)}, quantize.source)
+        stored = rewriter.insert(quantize, "quantize", quantize.inputs, attrs, f"{name}.slice", joint)
+        kept = {"shape": [LEFT] * len(graph.types[stored].shape)}
+        view = Node("view", (stored,), quantize.output, kept, quantize.source)
         rewriter.replace(quantize, view)

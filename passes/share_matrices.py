@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import Shape
@@ -40,13 +39,11 @@ def _share(rewriter: Rewriter, product: Node) -> None:
     groups = types[source].shape[:-3]
     matrix = _view(rewriter, product, source, (*groups, *types[source].shape[-2:]))
     if swaps:
-        to = replace(types[matrix], shape=(*groups, *types[matrix].shape[:-3:-1]))
         dims = (*range(len(groups)), len(groups) + 1, len(groups))
-        matrix = rewriter.insert(product, "permute", (matrix,), {"dims": dims}, to, f"{matrix}.turned")
+        matrix = rewriter.insert(product, "permute", (matrix,), {"dims": dims}, f"{matrix}.turned")
     n = math.prod(out.shape[:-1]) // math.prod(groups)
     rows = _view(rewriter, product, left, (*groups, n, types[left].shape[-1]))
-    to = replace(out, shape=(*groups, n, out.shape[-1]))
-    shared = rewriter.insert(product, product.op, (rows, matrix), product.attrs, to, f"{product.output}.shared")
+    shared = rewriter.insert(product, product.op, (rows, matrix), product.attrs, f"{product.output}.shared", out.q)
     rewriter.replace(product, Node("view", (shared,), product.output, {"shape": list(out.shape)}, product.source))
 
 
@@ -68,5 +65,4 @@ def _source(rewriter: Rewriter, name: str) -> str | None:
 
 
 def _view(rewriter: Rewriter, before: Node, name: str, shape: Shape) -> str:
-    to = replace(rewriter.graph.types[name], shape=shape)
-    return rewriter.insert(before, "view", (name,), {"shape": list(shape)}, to, f"{name}.shared")
+    return rewriter.insert(before, "view", (name,), {"shape": list(shape)}, f"{name}.shared")

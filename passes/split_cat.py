@@ -7,7 +7,6 @@ from dataclasses import replace
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.cat import MAX_INPUTS
-from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 
@@ -23,8 +22,7 @@ def split_cat(graph: Graph, target: Target) -> None:
             for start in range(0, len(cat.inputs), limit):
                 group = cat.inputs[start : start + limit]
                 if len(group) > 1:
-                    to = infer(graph, replace(cat, inputs=group))
-                    group = (rewriter.insert(cat, "cat", group, cat.attrs, to, f"{cat.output}.part"),)
+                    group = (rewriter.insert(cat, "cat", group, cat.attrs, f"{cat.output}.part"),)
                 operands += group
             cat = rewriter.replace(cat, replace(cat, inputs=tuple(operands)))
     rewriter.commit()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from q8ta_wgpu.ir.graph import Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 REDUCTIONS = ("amax", "amin", "mean", "sum")
@@ -26,9 +25,7 @@ def split_reductions(graph: Graph, target: Target) -> None:
         if node.op in REDUCTIONS and (last := _first_dims(node, graph)):
             x = node.inputs[0]
             attrs = {"dims": last, "keepdim": True}
-            shape, dtype = OPS[node.op].check((graph.types[x],), attrs)
-            to = TensorType(shape, dtype, graph.types[node.output].q)
-            partial = rewriter.insert(node, node.op, (x,), attrs, to, f"{node.output}.partial")
+            partial = rewriter.insert(node, node.op, (x,), attrs, f"{node.output}.partial", graph.types[node.output].q)
             rewriter.replace(node, replace(node, inputs=(partial,)))
     rewriter.commit()
 

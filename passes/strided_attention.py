@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import without_repeats
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, sizes_of
 from q8ta_wgpu.kernels.move.strided import Digit, cut, merged, strides
+from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 WORD = 4
@@ -89,7 +89,7 @@ def _strided(rewriter: Rewriter, node: Node) -> Node | None:
     inputs = (q.root, k.root, v.root, node.inputs[3], _bias(graph, node.inputs[4], lead), *node.inputs[5:])
     placed = Node(node.op, inputs, node.output, attrs, node.source)
     try:
-        _result(graph, placed)
+        infer(graph, placed, graph.types[node.output].q)
     except GraphError:  # rows are not whole words there, or a mask has batch and heads as one dimension
         return None
     return placed
@@ -168,12 +168,6 @@ def _bias(graph: Graph, name: str, lead: tuple[int, int]) -> str:
     return graph.add_constant(f"{name}.heads", without_repeats(bias.reshape(*lead, *bias.shape[2:])))
 
 
-def _result(graph: Graph, fused: Node) -> TensorType:
-    """The type of an attention's result, with the quantization of the value that it computes."""
-    shape, _ = OPS[fused.op].check(tuple(graph.types[name] for name in fused.inputs), fused.attrs)
-    return replace(graph.types[fused.output], shape=shape)
-
-
 def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
     """Replaces an attention, and the permute that puts heads side by side if it follows, by the strided one. Moves
     after it restore the shape and order that readers expect."""
@@ -186,12 +180,11 @@ def _write(rewriter: Rewriter, fused: Node, node: Node) -> None:
     order = [0, 2, 1, 3]
     if reader is not None and reader.op == "permute" and graph.types[end.output].shape == split:
         end, order = reader, [order[d] for d in reader.attrs["dims"]]
-    to = _result(graph, fused)
-    name = rewriter.insert(end, fused.op, fused.inputs, fused.attrs, to, f"{node.output}.attention")
+    q = graph.types[node.output].q
+    name = rewriter.insert(end, fused.op, fused.inputs, fused.attrs, f"{node.output}.attention", q)
     shape = graph.types[end.output].shape
     if order != [0, 1, 2, 3]:
-        heads_apart = replace(to, shape=(batch, queries, heads, width))
-        name = rewriter.insert(end, "view", (name,), {"shape": heads_apart.shape}, heads_apart, f"{node.output}.heads")
-        permuted = replace(to, shape=tuple(heads_apart.shape[d] for d in order))
-        name = rewriter.insert(end, "permute", (name,), {"dims": tuple(order)}, permuted, f"{node.output}.turned")
+        apart = {"shape": (batch, queries, heads, width)}
+        name = rewriter.insert(end, "view", (name,), apart, f"{node.output}.heads")
+        name = rewriter.insert(end, "permute", (name,), {"dims": tuple(order)}, f"{node.output}.turned")
     rewriter.replace(end, Node("view", (name,), end.output, {"shape": shape}, end.source))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, INT8X4, Array, Node, QParams
 from q8ta_wgpu.ir.int8 import MASKED
 from q8ta_wgpu.kernels.lib.mask import shortened
 from q8ta_wgpu.kernels.move.view import flexible
@@ -62,9 +62,8 @@ def _without_constant(rewriter: Rewriter, node: Node) -> tuple[Node, Bools] | No
     if keep is None:
         return None
     for view in reversed(views):
-        to = replace(graph.types[int8], shape=graph.types[view.output].shape)
-        int8 = rewriter.insert(node, "view", (int8,), view.attrs, to, f"{view.output}.int8")
-    real = rewriter.insert(node, "dequantize", (int8,), {}, TensorType(shape), f"{int8}.real")
+        int8 = rewriter.insert(node, "view", (int8,), view.attrs, f"{view.output}.int8")
+    real = rewriter.insert(node, "dequantize", (int8,), {}, f"{int8}.real")
     bools = shortened(keep.astype(np.int8))
     name = None if bools.all() else graph.add_constant(f"{node.output}.mask", bools, INT8X4, BOOL)
     return replace(node, inputs=(real, *node.inputs[1:])), Bools(name)
@@ -92,15 +91,13 @@ def predicate(rewriter: Rewriter, before: Node, add: Node, scores: str, low: flo
     assert bools is not None
     if selection.inverted:
         table = graph.add_constant(f"{bools}.not", (np.arange(-128, 128) == 0).astype(np.int8))
-        bools = rewriter.insert(before, "q8ta_table", (bools, table), {}, graph.types[bools], f"{bools}.taken")
+        bools = rewriter.insert(before, "q8ta_table", (bools, table), {}, f"{bools}.taken", graph.types[bools].q)
     for move in reversed(selection.moves):
-        to = replace(graph.types[bools], shape=graph.types[move.output].shape)
-        bools = rewriter.insert(before, move.op, (bools,), move.attrs, to, f"{move.output}.int8")
-    found, rank = graph.types[bools], len(graph.types[add.output].shape)
-    if len(found.shape) < rank:
-        to = replace(found, shape=(1,) * (rank - len(found.shape)) + found.shape)
-        shape = flexible(found.shape, to.shape)
-        bools = rewriter.insert(before, "view", (bools,), {"shape": shape}, to, f"{bools}.wide")
+        bools = rewriter.insert(before, move.op, (bools,), move.attrs, f"{move.output}.int8")
+    found, rank = graph.types[bools].shape, len(graph.types[add.output].shape)
+    if len(found) < rank:
+        shape = flexible(found, (1,) * (rank - len(found)) + found)
+        bools = rewriter.insert(before, "view", (bools,), {"shape": shape}, f"{bools}.wide")
     return Bools(bools, selection.even)
 
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import INT8X4, Array, Call, Graph, TensorType
+from q8ta_wgpu.ir.graph import Array, Call, Graph
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.passes.rewriter import Rewriter
 
@@ -65,9 +64,7 @@ def _rewrite(graph: Graph, names: Collection[str]) -> None:
             x, weight, *rest = node.inputs
             attrs = {name: node.attrs[name] for name in ("stride", "padding", "dilation")}
             attrs["kernel"] = graph.types[weight].shape[2:]
-            shape, _ = OPS[WINDOWS].check((graph.types[x],), attrs)
-            to = TensorType(shape, INT8X4, graph.types[x].q)
-            windows = rewriter.insert(node, WINDOWS, (x,), attrs, to, f"{node.output}.windows")
+            windows = rewriter.insert(node, WINDOWS, (x,), attrs, f"{node.output}.windows", graph.types[x].q)
             taps = graph.add_constant(f"{weight}.taps", _by_taps(graph.constants[weight]))
             plain = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
             rewriter.replace(node, replace(node, inputs=(windows, taps, *rest), attrs={**node.attrs, **plain}))

@@ -70,8 +70,7 @@ def _before_affine(rewriter: Rewriter, node: Node, affine: Node, zero: int) -> N
         attrs, found = {"factor": factor, "term": term + affine.attrs["term"]}, node
     if x is None or found is None:
         return None
-    t = rewriter.graph.types[affine.output]
-    return replace(found, inputs=(rewriter.insert(node, "affine", x.inputs, attrs, t, affine.output),))
+    return replace(found, inputs=(rewriter.insert(node, "affine", x.inputs, attrs, affine.output),))
 
 
 def _clamped(node: Node, low: float, high: float) -> Node | None:

@@ -7,14 +7,13 @@ however it is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node, TensorType
 from q8ta_wgpu.ir.int8 import works_by_element
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.plan.recursion import Question, answer
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -145,8 +144,7 @@ class Predicates:
 
     def call(self, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> str:
         """Inserts a node before another one; returns its value's name."""
-        to = infer(self.graph, Node(op, inputs, "", attrs))
-        return self.rewriter.insert(before, op, inputs, attrs, to, f"{before.output}.{op}")
+        return self.rewriter.insert(before, op, inputs, attrs, f"{before.output}.{op}")
 
     def constant(self, before: Node, value: Array) -> str:
         """Adds a float32 constant, named after a node; returns its name."""
@@ -160,8 +158,7 @@ class Predicates:
         """Inserts a new predicate, an operator on the numbers 0 and 1 of others; returns its name."""
         found = self.call(before, op, tuple(self.real(before, name) for name in inputs), attrs)
         low, high = BOOL.range
-        to = replace(self.graph.types[found], dtype=BOOL.dtype, q=BOOL)
-        return self.rewriter.insert(before, "quantize", (found,), {"lo": low, "hi": high}, to, f"{found}.bools")
+        return self.rewriter.insert(before, "quantize", (found,), {"lo": low, "hi": high}, f"{found}.bools", BOOL)
 
 
 def _itself(predicate: str) -> TruthTable:

@@ -11,7 +11,6 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Graph, Node
 from q8ta_wgpu.ir.int8 import works_by_element
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 _REDUCTIONS = ("mean", "sum", "amax")
@@ -153,8 +152,7 @@ class Operator:
 
 
 def _inserted(rewriter: Rewriter, before: Node, op: str, inputs: tuple[str, ...], attrs: Attrs) -> Node:
-    to = infer(rewriter.graph, Node(op, inputs, "", attrs))
-    node = rewriter.producer(rewriter.insert(before, op, inputs, attrs, to, f"{before.output}.{op}"))
+    node = rewriter.producer(rewriter.insert(before, op, inputs, attrs, f"{before.output}.{op}"))
     assert node is not None
     return node
 

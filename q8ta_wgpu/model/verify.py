@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, INT32, RANGES, UINT8, Graph, Node, TensorType
+from q8ta_wgpu.ir.graph import BOOL, DTYPES, FLOAT32, INT32, RANGES, UINT8, Graph, Node, QParams, TensorType
 from q8ta_wgpu.ir.op import INT16_RANGE, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 
@@ -178,9 +178,12 @@ def _type_text(shape: tuple[int, ...], dtype: str) -> str:
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
-def infer(graph: Graph, node: Node) -> TensorType:
-    """The type of a node's output by its shape rule. An operator that moves elements keeps its first input's `q`."""
+def infer(graph: Graph, node: Node, q: QParams | None = None) -> TensorType:
+    """The type of a node's output by its shape rule, with scale and zero point `q`. Without `q`, an operator that moves
+    elements keeps its first input's."""
     op = OPS[node.op]
     inputs = tuple(graph.types[name] for name in node.inputs)
     shape, dtype = op.check(inputs, node.attrs)
-    return TensorType(shape, dtype, inputs[0].q if op.keeps_int8 else None)
+    if q is None and op.keeps_int8:
+        q = inputs[0].q
+    return TensorType(shape, q.dtype if q else dtype, q)

@@ -52,11 +52,11 @@ def test_inserted_nodes_come_before_in_the_order_they_were_inserted() -> None:
     for node in rewriter.nodes():
         seen.append(node.output)
         if node.output == "b":
-            first = rewriter.insert(node, "abs", ("a",), {}, SHAPE, "new")
-            second = rewriter.insert(node, "exp", (first,), {}, SHAPE, "new")
+            first = rewriter.insert(node, "abs", ("a",), {}, "new")
+            second = rewriter.insert(node, "exp", (first,), {}, "new")
             between = rewriter.producer(second)
             assert between is not None
-            third = rewriter.insert(between, "sqrt", (first,), {}, SHAPE, "new")
+            third = rewriter.insert(between, "sqrt", (first,), {}, "new")
             rewriter.replace(between, replace(between, inputs=(third,)))
             rewriter.replace(node, replace(node, inputs=(second,)))
     assert seen == ["a", "b"]

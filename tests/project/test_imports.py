@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "kernels": IR,
     # graph to graph to plan
     "model": TABLE | {"hub", "kernels.epilogue", "writing"},
-    "passes.rewriter": IR,
+    "passes.rewriter": GRAPH,
     "passes.operands": TABLE | {"passes.rewriter"},
     "passes.plan": GRAPH | {"kernels.attention", *REWRITING},
     "passes": GRAPH
