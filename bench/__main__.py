@@ -24,18 +24,12 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
-    "attention": (
-        "attention",
-        "part_attention",
-        "attention of whole images, and of queries with a cache, every kernel",
-    ),
     "family": ("family", "part_family", "the speeds of tiles on an adapter, as a file for kernels/product/families"),
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "grouped": ("convolutions", "part_grouped", "grouped convolutions"),
     "transposed": ("convolutions", "part_transposed", "transposed convolutions"),
     "im2col": ("convolutions", "part_im2col", "windows copied for a product, against a product that gathers them"),
     "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
-    "memory": ("memory", "part_memory", "depthwise and memory-bound operators beside a copy"),
     "decoder": (
         "decoder",
         "part_decoder",

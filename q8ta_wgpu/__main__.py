@@ -123,7 +123,6 @@ def parser() -> argparse.ArgumentParser:
     timed.add_argument("--input", action="append", default=[], metavar="[NAME=]X.npy", help="default: random numbers")
     timed.add_argument("--repeats", type=int, default=20)
     timed.add_argument("--json", metavar="OUT.json", help="write what was measured")
-    timed.add_argument("--trace", metavar="OUT.json", help="write a trace for Perfetto or chrome://tracing")
     timed.add_argument("--device", help=device_help)
 
     tuned = command(tune, "choose kernels by timing them, and keep what was measured")

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 from time import perf_counter
+from typing import Any
 
 from q8ta_wgpu.commands import output
 from q8ta_wgpu.commands.arguments import device, inputs, opened, random_inputs
-from q8ta_wgpu.drawings.times import as_json, as_trace
 from q8ta_wgpu.errors import printable
 from q8ta_wgpu.session.session import Session
+from q8ta_wgpu.session.timing import Timing
 from q8ta_wgpu.writing import write
 
 
 def time(options: argparse.Namespace) -> None:
-    """`time FILE`: prints times of opening, memory, and the GPU time of every dispatch; writes JSON, and a
-    trace."""
-    texts = [
-        (output.target(given, option, (".json",)), made, what)
-        for given, option, made, what in (
-            (options.json, "--json", as_json, "all figures"),
-            (options.trace, "--trace", as_trace, "a trace: open it at https://ui.perfetto.dev"),
-        )
-        if given
-    ]
+    """`time FILE`: prints times of opening, memory, and the GPU time of every dispatch; writes them as JSON."""
+    path = output.target(options.json, "--json", (".json",)) if options.json else None
     started = perf_counter()
     model = opened(options.file)
     read = perf_counter() - started
@@ -36,6 +30,36 @@ def time(options: argparse.Namespace) -> None:
         loaded = read + session.opening.total
         print(f"load: file {1e3 * read:.0f} ms, {session.opening} = {loaded:.2f} s; first result {first:.2f} s later")
         print(session.memory, timing, sep="\n")
-    for path, made, what in texts:
-        write(path, made(timing).encode())
-        print(f"{printable(str(path))}: {what}")
+    if path:
+        write(path, json.dumps(figures(timing), indent=1).encode())
+        print(f"{printable(str(path))}: all figures")
+
+
+def figures(timing: Timing) -> dict[str, Any]:
+    """Everything measured: the device, its rates, and each dispatch with its microseconds, bytes and work."""
+    medians, fastest = timing.medians, timing.samples.min(axis=0)
+    return {
+        "device": timing.device,
+        "repeats": len(timing.runs),
+        "run_ms": timing.run_ms,
+        "one_by_one_ms": timing.total_ms,
+        "dot_gops": timing.dot_rate,
+        "matrix_unit_gops": timing.unit_rate,
+        "copy_gbs": timing.copy_rate,
+        "dispatches": [
+            {
+                "kernel": d.kernel,
+                "value": d.value,
+                "stages": d.stages,
+                "source": d.source,
+                "layouts": list(d.layouts),
+                "workgroups": list(d.grid),
+                "us": float(us),
+                "least_us": float(least),
+                "bytes": int(d.moved),
+                "multiply_accumulates": int(d.macs),
+                "on_matrix_units": timing.program.on_matrix_units(d),
+            }
+            for d, us, least in zip(timing.program.dispatches, medians, fastest, strict=True)
+        ],
+    }

@@ -44,7 +44,6 @@ def full_disk() -> Iterator[None]:
         ("show net.q8ta", "--draw", "net.html"),
         ("show net.q8ta", "--draw", "net.svg"),
         ("time net.q8ta --repeats 1", "--json", "t.json"),
-        ("time net.q8ta --repeats 1", "--trace", "t.json"),
     ],
 )
 def test_a_full_disk_leaves_what_was_there(

@@ -1,5 +1,5 @@
 """Pictures of a scheduled model: every node and edge once, nothing on top of another, names that cannot break out;
-times as JSON and as a trace."""
+times as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.__main__ import main
+from q8ta_wgpu.commands.time import figures
 from q8ta_wgpu.drawings.arrange import HEIGHT, WIDTH, arrange
 from q8ta_wgpu.drawings.cards import Picture, picture
 from q8ta_wgpu.drawings.html_page import page
 from q8ta_wgpu.drawings.svg import svg
-from q8ta_wgpu.drawings.times import as_json, as_trace
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.target import BASELINE
@@ -139,18 +139,14 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         svg(picture_of(small_model()))
 
 
-def test_times_as_json_and_as_a_trace() -> None:
+def test_times_as_json() -> None:
     program = picture_of(small_model()).program
     samples = np.random.default_rng(0).uniform(1, 9, (3, len(program.dispatches)))
     timing = Timing("gpu", program, samples, samples.sum(axis=1), 400.0, 40.0, 1600.0)
-    found = json.loads(as_json(timing))
+    found = json.loads(json.dumps(figures(timing)))
     assert found["device"] == "gpu" and found["repeats"] == 3 and found["matrix_unit_gops"] == 1600
     assert [d["us"] for d in found["dispatches"]] == pytest.approx(np.median(samples, axis=0).tolist())
     assert [d["kernel"] for d in found["dispatches"]] == [d.kernel for d in program.dispatches]
-    spans = [event for event in json.loads(as_trace(timing))["traceEvents"] if event["ph"] == "X"]
-    ends = np.cumsum([span["dur"] for span in spans])
-    np.testing.assert_allclose([span["ts"] for span in spans], [0.0, *ends[:-1]])
-    assert ends[-1] == pytest.approx(timing.medians.sum())
 
 
 def test_commands(
@@ -165,16 +161,14 @@ def test_commands(
         count = len(session.program.dispatches)
         session(small_input())
     assert Path("net.svg").read_text().count('class="heat"') == count
-    options = ["--json", "t.json", "--trace", "trace.json"]
-    assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan", *options]) == 0
+    assert main(["time", "net.q8ta", "--repeats", "2", "--device", "vulkan", "--json", "t.json"]) == 0
     assert len(json.loads(Path("t.json").read_text())["dispatches"]) == count
-    told = capsys.readouterr().out
-    assert [file for file in ("t.json", "trace.json") if f"\n{file}: " not in told] == []
+    assert "\nt.json: " in capsys.readouterr().out
     for wrong, told in (
         (["show", "net.q8ta", "--time"], "--draw"),
         (["show", "net.q8ta", "--draw", "net.txt"], ".html or .svg"),
         (["show", "net.q8ta", "--draw", "none/net.svg"], "no folder none"),
-        (["time", "net.q8ta", "--trace", "trace.txt"], ".json"),
+        (["time", "net.q8ta", "--json", "t.txt"], ".json"),
         (["show", "net.q8ta", "--draw", "net.svg", "--time", "--device", "reference"], "timestamp"),
     ):
         assert main(wrong) == 2
