@@ -1,4 +1,4 @@
-"""The table of elementwise functions of one tensor: the definition of each, and the calls that are imported as it.
+"""The table of elementwise functions of one tensor: the definition of each.
 
 `unary.py` makes an operator of each row. NaN, infinities and zeros give what torch gives. Definitions that need more
 than an expression are in `float64.py`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from q8ta_wgpu.kernels.elementwise import float64
 NUMBER = Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX)
 POSITIVE = Attr("float", low=1e-30, high=1e30)
 
-SELU_ALPHA = 1.6732632423543772
-SELU_SCALE = 1.0507009873554805
-
 
 @dataclass(frozen=True)
 class Row:
@@ -31,8 +27,6 @@ class Row:
         name: of the operator.
         function: its definition, (float64 array, attrs) -> array of the same shape.
         schema: its attributes, at most three.
-        aten: functions from the arguments of an aten call to the attributes, by overload name (`relu.default`).
-        onnx: the same by ONNX operator. Calls that need more are in `q8ta_wgpu/importing/unary_calls.py`.
         clamp: for a function that clamps: attrs -> (low, high).
         as_curve: whether an epilogue can compute it as a piecewise linear curve.
         whole: whether its results are integers.
@@ -47,8 +41,6 @@ class Row:
     name: str
     function: Callable[[Array, Attrs], Array]
     schema: Mapping[str, Attr] = field(default_factory=dict)
-    aten: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
-    onnx: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = field(default_factory=dict)
     clamp: Callable[[Attrs], tuple[float, float]] | None = None
     as_curve: bool = False
     whole: bool = False
@@ -59,82 +51,28 @@ class Row:
     tolerance: float = 1e-5
 
 
-def bounds(low: Any, high: Any) -> Attrs:
-    """Attributes of `clamp`. Bounds may be None or infinite. Where low > high, both are `high`, as in torch."""
-    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
-    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
-    return {"min": min(low, high), "max": high}
-
-
-def _none(args: Mapping[str, Any]) -> Attrs:
-    return {}
-
-
 ROWS = (
-    Row(
-        "relu",
-        lambda x, _: np.maximum(x, 0.0),
-        aten={"relu.default": _none},
-        onnx={"Relu": _none},
-        clamp=lambda _: (0.0, FLOAT_MAX),
-        tolerance=0,
-    ),
+    Row("relu", lambda x, _: np.maximum(x, 0.0), clamp=lambda _: (0.0, FLOAT_MAX), tolerance=0),
     Row(
         "clamp",
         float64.clamp,
         schema={"min": NUMBER, "max": NUMBER},
-        aten={
-            "relu6.default": lambda _: bounds(0, 6),
-            "hardtanh.default": lambda a: bounds(a["min_val"], a["max_val"]),
-            "clamp.default": lambda a: bounds(a["min"], a["max"]),
-            "clip.default": lambda a: bounds(a["min"], a["max"]),
-            "clamp_min.default": lambda a: bounds(a["min"], None),
-            "clamp_max.default": lambda a: bounds(None, a["max"]),
-        },
         clamp=lambda a: (a["min"], a["max"]),
         of_integers=lambda x, a: np.clip(x, int(number(a["min"], INT32)), int(number(a["max"], INT32))),
         attrs=({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}, {"min": -FLOAT_MAX, "max": 2.5}),
         tolerance=1e-7,  # bounds are rounded to float32 for the device
     ),
-    Row(
-        "sigmoid",
-        lambda x, _: float64.sigmoid(x),
-        aten={"sigmoid.default": _none},
-        onnx={"Sigmoid": _none},
-        as_curve=True,
-    ),
-    Row("tanh", lambda x, _: np.tanh(x), aten={"tanh.default": _none}, onnx={"Tanh": _none}, as_curve=True),
-    Row(
-        "silu",
-        lambda x, _: x * float64.sigmoid(x),
-        aten={"silu.default": _none},
-        as_curve=True,
-    ),
-    Row(
-        "gelu",
-        lambda x, _: float64.gelu(x),
-        as_curve=True,
-    ),
+    Row("sigmoid", lambda x, _: float64.sigmoid(x), as_curve=True),
+    Row("tanh", lambda x, _: np.tanh(x), as_curve=True),
+    Row("silu", lambda x, _: x * float64.sigmoid(x), as_curve=True),
+    Row("gelu", lambda x, _: float64.gelu(x), as_curve=True),
     Row("gelu_tanh", lambda x, _: float64.gelu_tanh(x), as_curve=True),
-    Row(
-        "hardswish",
-        lambda x, _: x * float64.hardsigmoid(x),
-        aten={"hardswish.default": _none},
-        onnx={"HardSwish": _none},
-        as_curve=True,
-    ),
-    Row(
-        "hardsigmoid",
-        lambda x, _: float64.hardsigmoid(x),
-        aten={"hardsigmoid.default": _none},
-        as_curve=True,
-    ),
+    Row("hardswish", lambda x, _: x * float64.hardsigmoid(x), as_curve=True),
+    Row("hardsigmoid", lambda x, _: float64.hardsigmoid(x), as_curve=True),
     Row(
         "leaky_relu",
         lambda x, a: np.where(x >= 0, x, x * a["slope"]),
         schema={"slope": NUMBER},
-        aten={"leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])}},
-        onnx={"LeakyRelu": lambda a: {"slope": float(a["alpha"])}},
         as_curve=True,
         attrs=({"slope": 0.1}, {"slope": -0.25}),
     ),
@@ -142,16 +80,6 @@ ROWS = (
         "elu",
         float64.elu,
         schema={"alpha": NUMBER, "scale": NUMBER, "input_scale": NUMBER},
-        aten={
-            "elu.default": lambda a: {k: float(a[k]) for k in ("alpha", "scale", "input_scale")},
-            "celu.default": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
-            "selu.default": lambda _: {"alpha": SELU_ALPHA, "scale": SELU_SCALE, "input_scale": 1.0},
-        },
-        onnx={
-            "Elu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0},
-            "Celu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
-            "Selu": lambda a: {"alpha": float(a["alpha"]), "scale": float(a["gamma"]), "input_scale": 1.0},
-        },
         as_curve=True,
         attrs=({"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, {"alpha": 1.67, "scale": 1.05, "input_scale": 0.5}),
     ),
@@ -159,61 +87,40 @@ ROWS = (
         "softplus",
         float64.softplus,
         schema={"beta": POSITIVE, "threshold": NUMBER},
-        aten={"softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")}},
-        onnx={"Softplus": lambda _: {"beta": 1.0, "threshold": FLOAT_MAX}},
         as_curve=True,
         attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 2.0, "threshold": 3.0}),
     ),
-    Row("mish", lambda x, _: float64.mish(x), aten={"mish.default": _none}, onnx={"Mish": _none}, as_curve=True),
-    Row("exp", lambda x, _: np.exp(x), aten={"exp.default": _none}, onnx={"Exp": _none}),
-    Row("log", lambda x, _: np.log(x), aten={"log.default": _none}, onnx={"Log": _none}),
-    Row("sqrt", lambda x, _: np.sqrt(x), aten={"sqrt.default": _none}, onnx={"Sqrt": _none}),
-    Row("rsqrt", lambda x, _: 1.0 / np.sqrt(x), aten={"rsqrt.default": _none}),
-    Row("reciprocal", lambda x, _: 1.0 / x, aten={"reciprocal.default": _none}, onnx={"Reciprocal": _none}),
-    Row(
-        "abs",
-        lambda x, _: np.abs(x),
-        aten={"abs.default": _none},
-        onnx={"Abs": _none},
-        of_integers=lambda x, _: np.abs(x),
-        tolerance=0,
-    ),
+    Row("mish", lambda x, _: float64.mish(x), as_curve=True),
+    Row("exp", lambda x, _: np.exp(x)),
+    Row("log", lambda x, _: np.log(x)),
+    Row("sqrt", lambda x, _: np.sqrt(x)),
+    Row("rsqrt", lambda x, _: 1.0 / np.sqrt(x)),
+    Row("reciprocal", lambda x, _: 1.0 / x),
+    Row("abs", lambda x, _: np.abs(x), of_integers=lambda x, _: np.abs(x), tolerance=0),
     Row(
         "pow",
         lambda x, a: np.power(x, a["exponent"]),
         schema={"exponent": NUMBER},
         attrs=({"exponent": 2.0}, {"exponent": 3.0}),
     ),
-    Row("sin", lambda x, _: np.sin(x), aten={"sin.default": _none}, onnx={"Sin": _none}),
-    Row("cos", lambda x, _: np.cos(x), aten={"cos.default": _none}, onnx={"Cos": _none}),
-    Row("erf", lambda x, _: float64.erf(x), aten={"erf.default": _none}, onnx={"Erf": _none}),
-    Row("log1p", lambda x, _: np.log1p(x), aten={"log1p.default": _none}),
-    Row("expm1", lambda x, _: np.expm1(x), aten={"expm1.default": _none}),
-    Row("tan", lambda x, _: np.tan(x), aten={"tan.default": _none}, onnx={"Tan": _none}),
-    Row("atan", lambda x, _: np.arctan(x), aten={"atan.default": _none}, onnx={"Atan": _none}),
-    Row("asin", lambda x, _: np.arcsin(x), aten={"asin.default": _none}, onnx={"Asin": _none}),
-    Row("acos", lambda x, _: np.arccos(x), aten={"acos.default": _none}, onnx={"Acos": _none}),
-    Row("sinh", lambda x, _: np.sinh(x), aten={"sinh.default": _none}, onnx={"Sinh": _none}),
-    Row("cosh", lambda x, _: np.cosh(x), aten={"cosh.default": _none}, onnx={"Cosh": _none}),
-    Row("asinh", lambda x, _: np.arcsinh(x), aten={"asinh.default": _none}, onnx={"Asinh": _none}),
-    Row("acosh", lambda x, _: np.arccosh(x), aten={"acosh.default": _none}, onnx={"Acosh": _none}),
-    Row("atanh", lambda x, _: np.arctanh(x), aten={"atanh.default": _none}, onnx={"Atanh": _none}),
-    Row("erfc", lambda x, _: float64.erfc(x), aten={"erfc.default": _none, "special_erfc.default": _none}),
+    Row("sin", lambda x, _: np.sin(x)),
+    Row("cos", lambda x, _: np.cos(x)),
+    Row("erf", lambda x, _: float64.erf(x)),
+    Row("log1p", lambda x, _: np.log1p(x)),
+    Row("expm1", lambda x, _: np.expm1(x)),
+    Row("tan", lambda x, _: np.tan(x)),
+    Row("atan", lambda x, _: np.arctan(x)),
+    Row("asin", lambda x, _: np.arcsin(x)),
+    Row("acos", lambda x, _: np.arccos(x)),
+    Row("sinh", lambda x, _: np.sinh(x)),
+    Row("cosh", lambda x, _: np.cosh(x)),
+    Row("asinh", lambda x, _: np.arcsinh(x)),
+    Row("acosh", lambda x, _: np.arccosh(x)),
+    Row("atanh", lambda x, _: np.arctanh(x)),
+    Row("erfc", lambda x, _: float64.erfc(x)),
     *(
-        Row(
-            name,
-            float64.rounding(function),
-            aten=dict.fromkeys(aten, _none),
-            onnx=dict.fromkeys(onnx, _none),
-            whole=True,
-            tolerance=0,
-        )
-        for name, function, aten, onnx in (
-            ("ceil", np.ceil, ("ceil.default",), ("Ceil",)),
-            ("trunc", np.trunc, ("trunc.default", "fix.default"), ()),
-            ("floor", np.floor, ("floor.default",), ("Floor",)),
-            ("round", np.rint, ("round.default",), ("Round",)),
-        )
+        Row(name, float64.rounding(function), whole=True, tolerance=0)
+        for name, function in (("ceil", np.ceil), ("trunc", np.trunc), ("floor", np.floor), ("round", np.rint))
     ),
     *(
         Row(
@@ -239,26 +146,11 @@ ROWS = (
         attrs=({"divisor": 49.0}, {"divisor": -0.1}, {"divisor": 3e-5}),
         tolerance=0,
     ),
-    Row(
-        "isnan",
-        lambda x, _: np.isnan(x).astype(np.float64),
-        aten={"isnan.default": _none},
-        onnx={"IsNaN": _none},
-        jumps=True,
-        tolerance=0,
-    ),
-    Row(
-        "isinf",
-        lambda x, _: np.isinf(x).astype(np.float64),
-        aten={"isinf.default": _none},
-        jumps=True,
-        tolerance=0,
-    ),
+    Row("isnan", lambda x, _: np.isnan(x).astype(np.float64), jumps=True, tolerance=0),
+    Row("isinf", lambda x, _: np.isinf(x).astype(np.float64), jumps=True, tolerance=0),
     Row(
         "sign",
         lambda x, _: np.sign(np.nan_to_num(x, nan=0.0)),
-        aten={"sign.default": _none},
-        onnx={"Sign": _none},
         jumps=True,
         of_integers=lambda x, _: np.sign(x),
         tolerance=0,
@@ -287,13 +179,11 @@ ROWS = (
         "affine",
         lambda x, a: float(np.float32(a["factor"])) * x + float(np.float32(a["term"])),
         schema={"factor": NUMBER, "term": NUMBER},
-        aten={"neg.default": lambda _: {"factor": -1.0, "term": 0.0}},
-        onnx={"Neg": lambda _: {"factor": -1.0, "term": 0.0}},
         of_integers=lambda x, a: x * int(a["factor"]) + int(a["term"]),
         attrs=({"factor": -0.75, "term": 1.5}, {"factor": 1.0, "term": -3.0}),
     ),
     # torch has no call for these two: passes/plan/spellings.py finds them among other operators.
-    Row("softsign", lambda x, _: x / (1 + np.abs(x)), onnx={"Softsign": _none}, as_curve=True),
+    Row("softsign", lambda x, _: x / (1 + np.abs(x)), as_curve=True),
     Row("quick_gelu", lambda x, _: x * float64.sigmoid(1.702 * x), as_curve=True),
 )
 """All functions. The index of a row is the function's number in unary.wgsl."""

@@ -1,5 +1,4 @@
-"""Code that pooling operators share: windows along height and width, their sums, and importers of 1-D and 3-D
-pooling."""
+"""Code that pooling operators share: windows along height and width, and their sums."""
 
 from __future__ import annotations
 
@@ -129,22 +128,6 @@ def adaptive_window(shape: Shape, attrs: Attrs) -> tuple[int, int]:
 def adaptive_extents(call: Call) -> share.Extents:
     """The turns of the loops over a window of pooling to an output size."""
     return adaptive_window(call.inputs[0].shape, call.attrs)
-
-
-def two(values: Sequence[int]) -> tuple[int, int]:
-    """(height, width) from aten's one or two numbers."""
-    return (values[0], values[-1])
-
-
-def pool_attrs(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of SCHEMA from aten's arguments. An empty stride is that of the kernel's size."""
-    kernel, padding = two(args["kernel_size"]), two(args["padding"])
-    return {
-        "kernel": kernel,
-        "stride": two(args["stride"] or kernel),
-        "padding": (*padding, *padding),
-        "ceil_mode": args["ceil_mode"],
-    }
 
 
 def pool_case(

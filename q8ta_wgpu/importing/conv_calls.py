@@ -9,7 +9,12 @@ import numpy as np
 
 from q8ta_wgpu.importing import onnx_calls, volumes
 from q8ta_wgpu.importing.builder import Builder, Rules
-from q8ta_wgpu.kernels.lib.numbers import repeated
+
+
+def repeated(numbers: Sequence[Any], count: int) -> tuple[Any, ...]:
+    """`numbers` repeated to `count` entries: in aten a number may stand for all dimensions, or for both sides of
+    one."""
+    return tuple(numbers) * (count // len(numbers))
 
 
 def _onnx_conv(b: Builder, args: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,24 @@ import numpy as np
 from q8ta_wgpu.importing import onnx_calls
 from q8ta_wgpu.importing.builder import Builder, Import, Rules
 from q8ta_wgpu.ir.op import FLOAT_MAX
-from q8ta_wgpu.kernels.pool import pooling
 
 _HEIGHT_ONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
+
+
+def two(values: Sequence[int]) -> tuple[int, int]:
+    """(height, width) from aten's one or two numbers."""
+    return (values[0], values[-1])
+
+
+def pool_attrs(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a pool from aten's arguments. An empty stride is that of the kernel's size."""
+    kernel, padding = two(args["kernel_size"]), two(args["padding"])
+    return {
+        "kernel": kernel,
+        "stride": two(args["stride"] or kernel),
+        "padding": (*padding, *padding),
+        "ceil_mode": args["ceil_mode"],
+    }
 
 
 def _onnx_rule(name: str, **arguments: Any) -> Import:
@@ -135,7 +150,7 @@ def _onnx_global_average(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _import_avg_pool(b: Builder, args: Mapping[str, Any]) -> str:
     attrs = {
-        **pooling.pool_attrs(args),
+        **pool_attrs(args),
         "count_include_pad": args["count_include_pad"],
         "divisor_override": args.get("divisor_override") or 0,
     }
@@ -148,9 +163,7 @@ def _has_joint_divisor(args: Mapping[str, Any]) -> bool:
 
 
 def _import_max_pool(b: Builder, args: Mapping[str, Any]) -> str:
-    return b.emit(
-        "max_pool2d", (args["self"],), {**pooling.pool_attrs(args), "dilation": pooling.two(args["dilation"])}
-    )
+    return b.emit("max_pool2d", (args["self"],), {**pool_attrs(args), "dilation": two(args["dilation"])})
 
 
 def _import_with_indices(b: Builder, args: Mapping[str, Any]) -> list[str]:
@@ -159,7 +172,7 @@ def _import_with_indices(b: Builder, args: Mapping[str, Any]) -> list[str]:
     repeats the element at the edge, so that this element still comes first in the window. Indices of dilated windows,
     and with ceil_mode, are not supported."""
     values, x, shape = _import_max_pool(b, args), str(args["self"]), b.type(args["self"]).shape
-    attrs = {**pooling.pool_attrs(args), "dilation": pooling.two(args["dilation"])}
+    attrs = {**pool_attrs(args), "dilation": two(args["dilation"])}
     if not args.get("indices") or attrs["ceil_mode"] or attrs["dilation"] != (1, 1):
         return [values]
     padding, width = attrs["padding"], shape[-1]
@@ -206,7 +219,7 @@ def _import_unpool(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _import_adaptive(b: Builder, args: Mapping[str, Any]) -> list[str]:
     """adaptive_max_pool2d. Its second result in torch, the indices of the maxima, is not supported."""
-    return [b.emit("adaptive_max_pool2d", (args["self"],), {"output_size": pooling.two(args["output_size"])})]
+    return [b.emit("adaptive_max_pool2d", (args["self"],), {"output_size": two(args["output_size"])})]
 
 
 ATEN: Rules = {

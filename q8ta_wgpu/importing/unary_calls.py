@@ -1,5 +1,7 @@
-"""Importer functions of operators of one tensor: those of the rows in `functions.py`, which need attributes only, and
-those that need more."""
+"""Importer functions of operators of one tensor, the rows of `functions.py`.
+
+A row without attributes is imported from aten's overload of its own name (`relu.default`); other calls stand here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from q8ta_wgpu.importing.binary_calls import number_of
 from q8ta_wgpu.importing.builder import Builder, Import, Rules
 from q8ta_wgpu.ir.graph import INT32, Attrs
 from q8ta_wgpu.ir.op import FLOAT_MAX
-from q8ta_wgpu.kernels.elementwise.functions import ROWS, Row, bounds
+from q8ta_wgpu.kernels.elementwise.functions import ROWS, Row
+
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+
+
+def bounds(low: Any, high: Any) -> Attrs:
+    """Attributes of `clamp`. Bounds may be None or infinite. Where low > high, both are `high`, as in torch."""
+    high = FLOAT_MAX if high is None else min(max(float(high), -FLOAT_MAX), FLOAT_MAX)
+    low = -FLOAT_MAX if low is None else min(max(float(low), -FLOAT_MAX), FLOAT_MAX)
+    return {"min": min(low, high), "max": high}
 
 
 def gelu(b: Builder, args: Mapping[str, Any]) -> str:
@@ -169,25 +181,80 @@ def onnx_swish(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("mul", (x, b.emit("sigmoid", (scaled,))))
 
 
-def _import(op: str, attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
-    return lambda b, args: b.emit(op, (args["self"],), attrs(args))
+_NO_CALL = ("gelu_tanh", "quick_gelu", "softsign")
+"""Functions without attributes that aten has no call for: passes/plan/spellings.py finds them among other operators."""
+
+_ATTRS: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = {
+    "clamp_max.default": lambda a: bounds(None, a["max"]),
+    "clamp_min.default": lambda a: bounds(a["min"], None),
+    **dict.fromkeys(("clamp.default", "clip.default"), lambda a: bounds(a["min"], a["max"])),
+    "hardtanh.default": lambda a: bounds(a["min_val"], a["max_val"]),
+    "relu6.default": lambda _: bounds(0, 6),
+    "leaky_relu.default": lambda a: {"slope": float(a["negative_slope"])},
+    "elu.default": lambda a: {k: float(a[k]) for k in ("alpha", "scale", "input_scale")},
+    "celu.default": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0 / a["alpha"]},
+    "selu.default": lambda _: {"alpha": SELU_ALPHA, "scale": SELU_SCALE, "input_scale": 1.0},
+    "softplus.default": lambda a: {k: float(a[k]) for k in ("beta", "threshold")},
+    "neg.default": lambda _: {"factor": -1.0, "term": 0.0},
+}
+"""From the arguments of an aten call to the attributes, by overload name."""
+
+_ALSO = {
+    "clamp": ("relu6", "hardtanh", "clamp", "clip", "clamp_min", "clamp_max"),
+    "leaky_relu": ("leaky_relu",),
+    "elu": ("elu", "celu", "selu"),
+    "softplus": ("softplus",),
+    "affine": ("neg",),
+    "trunc": ("trunc", "fix"),
+    "erfc": ("erfc", "special_erfc"),
+}
+"""The aten names of rows that have attributes, or several names."""
+
+_ONNX_ATTRS: Mapping[str, Callable[[Mapping[str, Any]], Attrs]] = {
+    "LeakyRelu": lambda a: {"slope": float(a["alpha"])},
+    "Elu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0},
+    "Celu": lambda a: {"alpha": float(a["alpha"]), "scale": 1.0, "input_scale": 1.0},
+    "Selu": lambda a: {"alpha": float(a["alpha"]), "scale": float(a["gamma"]), "input_scale": 1.0},
+    "Softplus": lambda _: {"beta": 1.0, "threshold": FLOAT_MAX},
+    "Neg": lambda _: {"factor": -1.0, "term": 0.0},
+}
+_ONNX_NAMES: Mapping[str, tuple[str, ...]] = {
+    "leaky_relu": ("LeakyRelu",),
+    "elu": ("Elu", "Celu", "Selu"),
+    "softplus": ("Softplus",),
+    "affine": ("Neg",),
+    **{
+        name.lower(): (name,)
+        for name in (
+            *("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish", "Softsign", "Exp", "Log", "Sqrt", "Reciprocal", "Abs"),
+            *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Erf"),
+            *("Ceil", "Floor", "Round", "Sign", "IsNaN"),
+        )
+    },
+}
+"""ONNX's operators by the row that each becomes."""
+
+
+def _rule(op: str, operand: Callable[[Mapping[str, Any]], Any], attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
+    return lambda b, args: b.emit(op, (operand(args),), attrs(args))
 
 
 def _aten(row: Row) -> dict[str, Import]:
     """Importer functions of a row by aten name. In-place names (`relu_.default`) are included: graphs of QAT have
     them."""
-    rules = dict(_RULES.get(row.name, {})) | {name: _import(row.name, attrs) for name, attrs in row.aten.items()}
+    plain = () if row.schema or row.name in _NO_CALL or row.name in _RULES else (row.name,)
+    names = [f"{name}.default" for name in _ALSO.get(row.name, plain)]
+    own = {name: _rule(row.name, lambda a: a["self"], _ATTRS.get(name, lambda _: {})) for name in names}
+    rules = {**_RULES.get(row.name, {}), **own}
     in_place = {name.replace(".", "_.", 1): rule for name, rule in rules.items()}
     return {f"aten.{name}": rule for name, rule in {**rules, **in_place}.items()}
 
 
 def _onnx(row: Row) -> dict[str, Import]:
     """Importer functions of a row by ONNX operator."""
-
-    def rule(attrs: Callable[[Mapping[str, Any]], Attrs]) -> Import:
-        return lambda b, args: b.emit(row.name, (args["inputs"][0],), attrs(args))
-
-    return dict(_ONNX.get(row.name, {})) | {name: rule(attrs) for name, attrs in row.onnx.items()}
+    names = _ONNX_NAMES.get(row.name, ())
+    own = {name: _rule(row.name, lambda a: a["inputs"][0], _ONNX_ATTRS.get(name, lambda _: {})) for name in names}
+    return {**_ONNX.get(row.name, {}), **own}
 
 
 _RULES: Rules = {
