@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from q8ta_wgpu.ir.int8 import (
     Int8Form,
     Monotonic,
     Moves,
+    NoInt8Form,
     Normalization,
     PRelu,
     Product,
@@ -92,9 +94,10 @@ def _fuse(rewriter: Rewriter, region: Region, quantize: Node | None) -> str:
     call = _quantized_call(rewriter, reader, replace(region, factor=region.factor * factor), quantize)
     if isinstance(call, str):
         return call
-    form = _int8_form(node, replace(call, masked=mask.name is not None, even=mask.even))
-    if isinstance(form, str):
-        return form
+    try:
+        form = _int8_form(node, replace(call, masked=mask.name is not None, even=mask.even))
+    except NoInt8Form as error:
+        return str(error)
     old = quantize or node
 
     def source(operand: int | Array) -> str | Array:
@@ -295,11 +298,11 @@ def _real(constant: Weight | Array) -> Array:
     return np.asarray(steps * constant.scale.reshape(along)).astype(np.float32)
 
 
-def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
+def _int8_form(node: Node, call: QuantizedCall) -> Int8Form:
     match kind := OPS[node.op].int8:
         case Elementwise(function):
             if call.q[0] is None or call.out is None:
-                return _without_scale(node.inputs[0])
+                raise NoInt8Form(_without_scale(node.inputs[0]))
             if affine := _affine_int16(node, call.q[0], call.out, call):
                 return affine
             values = function(arithmetic.levels(call.q[0]), call.attrs)
@@ -308,7 +311,7 @@ def _int8_form(node: Node, call: QuantizedCall) -> Int8Form | str:
             return Int8Form("q8ta_table", (0, arithmetic.table(values, call.out, call.lo, call.hi)), {})
         case WeightedSum() | Normalization() | PRelu() | Rowwise() | Arithmetic() | Product() | Recurrent():
             return kind.lower(call)
-    return _NOT_QUANTIZED
+    raise NoInt8Form(_NOT_QUANTIZED)
 
 
 def _affine_int16(node: Node, x: QParams, out: QParams, call: QuantizedCall) -> Int8Form | None:
@@ -321,5 +324,6 @@ def _affine_int16(node: Node, x: QParams, out: QParams, call: QuantizedCall) -> 
     if abs(numbers[1]) / out.scale * 2.0 ** arithmetic.fraction(out.dtype) > arithmetic.OFFSET_LIMIT:
         return None
     affine = replace(call, affine=(factor, term))
-    form = chain.lower(affine, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
-    return None if isinstance(form, str) else form
+    with contextlib.suppress(NoInt8Form):
+        return chain.lower(affine, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
+    return None

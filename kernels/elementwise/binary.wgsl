@@ -54,14 +54,6 @@ fn remainder_tensors(a: f32, b: f32) -> f32 {
   return floor_remainder(a, b);
 }
 
-fn maximum(a: f32, b: f32) -> f32 {
-  return select(select(b, a, a > b || is_nan(a)), b, is_nan(b));
-}
-
-fn minimum(a: f32, b: f32) -> f32 {
-  return select(select(b, a, a < b || is_nan(a)), b, is_nan(b));
-}
-
 // A negative base needs an integer exponent, and an odd one gives a negative result. Anything to the power of 0 is 1.
 fn pow_tensors(a: f32, b: f32) -> f32 {
   if (b == 0.0 && !is_nan(b)) { return 1.0; }

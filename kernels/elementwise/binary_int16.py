@@ -16,30 +16,32 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Call, QParams
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, Op, reads_same_place
 from q8ta_wgpu.kernels.elementwise.binary_packed import INTEGER_PAIR, packed_kernels, pair_fields
 from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast
 
-Lower = Callable[[QParams, QParams, QParams, QuantizedCall], "Int8Form | str"]
+Lower = Callable[[QParams, QParams, QParams, QuantizedCall], Int8Form]
 
 _FACTOR = Attr("float", low=2.0**-100, high=2.0**100)
 _FACTORS = {"a_multiplier": _FACTOR, "b_multiplier": _FACTOR}
 _TOO_FAR = "its scales are too far apart"
 
 
-def _factors(a: float, b: float) -> dict[str, float] | None:
+def _factors(a: float, b: float) -> dict[str, float]:
     found = {"a_multiplier": float(np.float32(a)), "b_multiplier": float(np.float32(b))}
-    return found if all(_FACTOR.low <= factor <= _FACTOR.high for factor in found.values()) else None
+    if not all(_FACTOR.low <= factor <= _FACTOR.high for factor in found.values()):
+        raise NoInt8Form(_TOO_FAR)
+    return found
 
 
 def lower_extreme(op: str) -> Lower:
     """The lowering of a maximum or minimum to `op`."""
 
-    def lower(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form | str:
+    def lower(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form:
         factors = _factors(a.scale / out.scale, b.scale / out.scale)
-        return Int8Form(op, (0, 1), {**factors, "lo": call.lo, "hi": call.hi}) if factors else _TOO_FAR
+        return Int8Form(op, (0, 1), {**factors, "lo": call.lo, "hi": call.hi})
 
     return lower
 
@@ -47,20 +49,20 @@ def lower_extreme(op: str) -> Lower:
 def lower_comparison(op: str) -> Lower:
     """The lowering of a comparison, whose result is 0 or 1, to `op`."""
 
-    def lower(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form | str:
+    def lower(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form:
         power = 2.0 ** math.floor(math.log2(max(a.scale, b.scale)))
         factors = _factors(a.scale / power, b.scale / power)
         one = int(np.rint(min(1.0 / out.scale, arithmetic.STEPS_LIMIT)))
-        return Int8Form(op, (0, 1), {**factors, "one": one, "lo": call.lo, "hi": call.hi}) if factors else _TOO_FAR
+        return Int8Form(op, (0, 1), {**factors, "one": one, "lo": call.lo, "hi": call.hi})
 
     return lower
 
 
-def lower_quotient(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form | str:
+def lower_quotient(a: QParams, b: QParams, out: QParams, call: QuantizedCall) -> Int8Form:
     """The lowering of a division to q16ta_div."""
     multiplier = a.scale / b.scale / out.scale
     if not _FACTOR.low <= multiplier <= _FACTOR.high:
-        return _TOO_FAR
+        raise NoInt8Form(_TOO_FAR)
     return Int8Form("q16ta_div", (0, 1), {"multiplier": float(np.float32(multiplier)), "lo": call.lo, "hi": call.hi})
 
 

@@ -38,17 +38,15 @@ def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
 
 
 def _lower(function: Function, int16: Lower | None) -> ToInt8:
-    def lower(call: QuantizedCall) -> Int8Form | str:
+    def lower(call: QuantizedCall) -> Int8Form:
         if (of_number := _with_number(function, call)) is not None:
             return of_number
-        a, b = call.q
-        if a is None or b is None or call.out is None:
-            return "it needs two quantized operands and a quantized result"
+        a, b, out = call.quantized(), call.quantized(1), call.result
         if int16 and INT16X4 in (a.dtype, b.dtype):
-            return int16(a, b, call.out, call)
+            return int16(a, b, out, call)
         with np.errstate(all="ignore"):
             values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
-        return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, call.out, call.lo, call.hi)), {})
+        return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, out, call.lo, call.hi)), {})
 
     return lower
 
@@ -134,7 +132,7 @@ def _op(
     dtypes = NUMBERS if integers else (FLOAT32,)
     compares = integers in (np.greater, np.greater_equal, np.equal, np.not_equal)
 
-    files = ("binary", f"apply={name}")
+    files = ("binary", "extremes", f"apply={name}")
 
     return Op(
         name=name,

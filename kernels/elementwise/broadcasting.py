@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
@@ -10,17 +12,24 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import one_dtype
 
 
-def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    """The shape rule of float32 operators of two values. Raises GraphError unless they broadcast in the last three
-    dimensions."""
-    a, b = types[0].shape, types[1].shape
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """The shape of values of these shapes together. Raises GraphError unless they broadcast in the last three
+    dimensions; a value of one element may have any shape."""
     try:
-        shape = np.broadcast_shapes(a, b)
+        shape = tuple(np.broadcast_shapes(*shapes))
     except ValueError:
-        raise GraphError(f"shapes {a} and {b} do not broadcast") from None
-    if len(shape) > 4 and a[: len(a) - 3] != b[: len(b) - 3]:
-        raise GraphError(f"shapes {a} and {b} broadcast in a dimension left of the last three; expand first")
-    return tuple(shape), FLOAT32
+        raise GraphError(f"shapes {' and '.join(map(str, shapes))} do not broadcast") from None
+    lead = shape[: max(len(shape) - 3, 0)]
+    if len(shape) > 4 and any(math.prod(s) > 1 and s[: len(s) - 3] != lead for s in shapes):
+        raise GraphError(
+            f"shapes {' and '.join(map(str, shapes))} broadcast in a dimension left of the last three; expand first"
+        )
+    return shape
+
+
+def broadcast(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
+    """The shape rule of float32 operators of two values. Raises GraphError as `broadcast_shape` does."""
+    return broadcast_shape(types[0].shape, types[1].shape), FLOAT32
 
 
 def broadcast_numbers(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT32, RANGES, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, INTEGERS, Attr, Op, Operand, reads_same_place
+from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast_shape
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.epilogue.sum_rounding import rounding
@@ -37,7 +38,7 @@ GIVES = frozenset({Phase.ADDEND, Phase.ACTIVATION, Phase.ROUNDING, Phase.INT8})
 
 def lower(
     call: QuantizedCall, op: str, scale: float, reached: float, operands: Sequence[int], attrs: Attrs
-) -> Int8Form | str:
+) -> Int8Form:
     """The int8 form of a chain that begins with an integer sum.
 
     Args:
@@ -48,30 +49,24 @@ def lower(
         operands: indices of the call's operands that the sum reads.
         attrs: attributes of the sum.
 
-    Returns:
-        The form, or the reason why there is none.
+    Raises NoInt8Form where there is none.
     """
-    assert call.out is not None
     factor, term = call.affine or (np.ones(1), np.zeros(1))
     if call.slopes is not None:
         factor, term = (np.broadcast_to(v, call.slopes.shape) for v in (factor, term))
     reached = float((reached * np.abs(factor) + np.abs(term)).max(initial=0.0))
-    found = rounding(call, call.out, scale * factor, term, reached)
-    if isinstance(found, str):
-        return found
+    found = rounding(call, call.result, scale * factor, term, reached)
     added = (*operands, found.multiplier, found.offset, *found.operands)
     return Int8Form(op, added, {**attrs, "epilogue": found.epilogue})
 
 
-def lower_float(call: QuantizedCall, op: str) -> Int8Form | str:
-    """The int8 form of a chain that begins with a float32 value of any magnitude, or the reason why there is none."""
-    assert call.out is not None and call.affine is not None
+def lower_float(call: QuantizedCall, op: str) -> Int8Form:
+    """The int8 form of a chain that begins with a float32 value of any magnitude. Raises NoInt8Form."""
+    assert call.affine is not None
     factor, term = (np.broadcast_to(v, np.shape(call.slopes if call.slopes is not None else v)) for v in call.affine)
-    found = rounding(call, call.out, factor, term, FLOAT_MAX)
-    if isinstance(found, str):
-        return found
+    found = rounding(call, call.result, factor, term, FLOAT_MAX)
     if np.abs(found.offset).max(initial=0) >= arithmetic.OFFSET_LIMIT:
-        return f"its terms are too many of its result's steps, {call.out.scale:.3g}, for int32"
+        raise NoInt8Form(f"its terms are too many of its result's steps, {call.result.scale:.3g}, for int32")
     return Int8Form(op, (0, found.multiplier, found.offset, *found.operands), {"epilogue": found.epilogue})
 
 
@@ -89,12 +84,7 @@ def _check_sum(types: tuple[TensorType, ...], attrs: Attrs) -> None:
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs, operands: int) -> tuple[Shape, str]:
     tensors, numbers = types[:operands], types[operands : operands + 2]
-    try:
-        shape = tuple(np.broadcast_shapes(*(t.shape for t in tensors)))
-    except ValueError:
-        raise GraphError(f"shapes {' and '.join(str(t.shape) for t in tensors)} do not broadcast") from None
-    if len(shape) > 4 and len({t.shape[: len(t.shape) - 3] for t in tensors}) > 1:
-        raise GraphError(f"shapes {[t.shape for t in tensors]} broadcast left of the last three dimensions")
+    shape = broadcast_shape(*(t.shape for t in tensors))
     if any(t.shape != (1,) and t.shape != shape[1:2] for t in numbers) or numbers[0].shape != numbers[1].shape:
         found = ", ".join(str(t.shape) for t in numbers)
         raise GraphError(f"a chain of {shape}: dimension 1 holds the channels, found per-channel operands {found}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, PRelu, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, PRelu, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
@@ -30,11 +30,11 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     return np.where(x >= 0, x, x * per_channel).astype(np.float32)
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
+def _lower(call: QuantizedCall) -> Int8Form:
     """A chain of one value and the stage `slopes`."""
-    x, slopes = call.q[0], call.constants.get(1)
-    if x is None or call.out is None or not isinstance(slopes, np.ndarray):
-        return "it needs a quantized input and result, and slopes that are float constants"
+    x, slopes = call.quantized(), call.constants.get(1)
+    if not isinstance(slopes, np.ndarray):
+        raise NoInt8Form("its slopes are no float constants")
     fused = replace(call, slopes=slopes)
     return chain.lower(fused, "q8ta_batch_norm", x.scale, x.scale * x.span, (0,), {})
 

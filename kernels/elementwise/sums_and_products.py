@@ -13,7 +13,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import RANGE, WIDE_RANGE, Attr, Op, reads_same_place
@@ -59,18 +59,16 @@ def add_multipliers(a: float, b: float, y: float) -> tuple[int, int, int] | None
     return None
 
 
-def lower_sum(call: QuantizedCall) -> Int8Form | str:
-    """The int8 form of an add, or the reason why it stays in float32."""
-    a, b = call.q
-    if a is None or b is None or call.out is None:
-        return "it needs two quantized operands and a quantized result"
+def lower_sum(call: QuantizedCall) -> Int8Form:
+    """The int8 form of an add. Raises NoInt8Form where it stays in float32."""
+    a, b, out = call.quantized(), call.quantized(1), call.result
     if call.fused:
         return _lower_sum_chain(a, b, call)
-    if INT16X4 in (a.dtype, b.dtype, call.out.dtype):
-        return _lower_int16_sum(a, b, call.out, call)
-    found = add_multipliers(a.scale, call.attrs["alpha"] * b.scale, call.out.scale)
+    if INT16X4 in (a.dtype, b.dtype, out.dtype):
+        return _lower_int16_sum(a, b, out, call)
+    found = add_multipliers(a.scale, call.attrs["alpha"] * b.scale, out.scale)
     if found is None:
-        return f"its scales {a.scale:.3g}, {b.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
+        raise NoInt8Form(f"its scales {a.scale:.3g}, {b.scale:.3g} and {out.scale:.3g} are too far apart for int32")
     attrs = {
         "a_multiplier": found[0],
         "b_multiplier": found[1],
@@ -81,7 +79,7 @@ def lower_sum(call: QuantizedCall) -> Int8Form | str:
     return Int8Form("q8ta_add", (0, 1), attrs)
 
 
-def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form | str:
+def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form:
     """The int8 form of an add at the start of a chain. The multipliers are those for a result with the larger operand's
     scale, so that the sum does not depend on the scale of the chain's result."""
     scales = a.scale, call.attrs["alpha"] * b.scale
@@ -93,31 +91,29 @@ def _lower_sum_chain(a: QParams, b: QParams, call: QuantizedCall) -> Int8Form | 
     larger = max(map(abs, scales))
     found = add_multipliers(*scales, larger)
     if found is None:
-        return f"its scales {a.scale:.3g} and {b.scale:.3g} are too far apart for int32"
+        raise NoInt8Form(f"its scales {a.scale:.3g} and {b.scale:.3g} are too far apart for int32")
     attrs = {"a_multiplier": found[0], "b_multiplier": found[1]}
     return chain.lower(call, "q8ta_add_chain", larger / 2.0 ** found[2], reached, (0, 1), attrs)
 
 
-def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) -> Int8Form | str:
+def _lower_int16_sum(a: QParams, b: QParams, y: QParams, call: QuantizedCall) -> Int8Form:
     steps = 2.0 ** arithmetic.fraction(y.dtype) / y.scale  # fractions of a result's step for the real value 1
     factors = float(np.float32(a.scale * steps)), float(np.float32(call.attrs["alpha"] * b.scale * steps))
     if not arithmetic.terms_fit(a.span * factors[0], b.span * factors[1]):
-        return f"its operands' scales {a.scale:.3g} and {b.scale:.3g} are too large for the result's, {y.scale:.3g}"
+        raise NoInt8Form(f"its operands' scales {a.scale:.3g} and {b.scale:.3g} are too large for {y.scale:.3g}")
     attrs = {"a_multiplier": factors[0], "b_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
     return Int8Form("q16ta_add", (0, 1), attrs)
 
 
-def lower_product(call: QuantizedCall) -> Int8Form | str:
-    """The int8 form of a mul, or the reason why it stays in float32."""
-    a, b = call.q
-    if a is None or b is None or call.out is None:
-        return "it needs two quantized operands and a quantized result"
+def lower_product(call: QuantizedCall) -> Int8Form:
+    """The int8 form of a mul. Raises NoInt8Form where it stays in float32."""
+    a, b, out = call.quantized(), call.quantized(1), call.result
     if call.fused:
         scale = a.scale * b.scale
         return chain.lower(call, "q8ta_mul_chain", scale, scale * a.span * b.span, (0, 1), {})
-    multiplier = np.float32(a.scale * b.scale / call.out.scale)
+    multiplier = np.float32(a.scale * b.scale / out.scale)
     if not np.isfinite(multiplier):
-        return "the ratio of its scales is not a finite float32"
+        raise NoInt8Form("the ratio of its scales is not a finite float32")
     return Int8Form("q8ta_mul", (0, 1), {"multiplier": float(multiplier), "lo": call.lo, "hi": call.hi})
 
 

@@ -14,24 +14,18 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, NUMBERS, WIDE_RANGE, Attr, Case, Op, Operand, one_dtype, reads_same_place
+from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast_shape
 
 NAMES = ("condition", "a", "b")
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    shapes = [t.shape for t in types[:3]]
-    try:
-        shape = np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise GraphError(f"where of shapes {shapes}: they do not broadcast") from None
-    lead = shape[: max(len(shape) - 3, 0)]
-    if len(shape) > 4 and any(np.prod(s) > 1 and s[: len(s) - 3] != lead for s in shapes):
-        raise GraphError(f"where of shapes {shapes} broadcasts in a dimension left of the last three; expand first")
-    return tuple(shape), one_dtype(types[1:3], attrs) if types[0].dtype == FLOAT32 else FLOAT32
+    shape = broadcast_shape(*(t.shape for t in types[:3]))
+    return shape, one_dtype(types[1:3], attrs) if types[0].dtype == FLOAT32 else FLOAT32
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -77,33 +71,32 @@ def _number(call: QuantizedCall, position: int) -> Array | None:
     return np.asarray(number)
 
 
-def _not_a_number(position: int) -> str:
-    """The reason if an operand is neither quantized nor one number."""
-    return f"its operand {position} is a constant of many numbers, which are not quantized"
+def _not_a_number(position: int) -> NoInt8Form:
+    """What is wrong if an operand is neither quantized nor one number."""
+    return NoInt8Form(f"its operand {position} is a constant of many numbers, which are not quantized")
 
 
-def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form | str:
+def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form:
     attrs, operands = dict[str, float | int](lo=call.lo, hi=call.hi), []
     for name, position in (("a", 1), ("b", 2)):
         q, steps = call.q[position], 0.0
         factor = 0.0 if q is None else arithmetic.ratio(q, out)
         if q is None:
             if (number := _number(call, position)) is None:
-                return _not_a_number(position)
+                raise _not_a_number(position)
             steps = float(np.nan_to_num(number.astype(np.float64) / out.scale, nan=0.0))
         if factor is None:
-            return "the ratio of its scales is not a finite float32"
+            raise NoInt8Form("the ratio of its scales is not a finite float32")
         limit = arithmetic.STEPS_LIMIT
         attrs |= {f"{name}_multiplier": factor, f"{name}_steps": int(np.rint(np.clip(steps, -limit, limit)))}
         operands.append(0 if q is None else position)  # for a number any operand serves: its multiplier is 0
     return Int8Form("q16ta_where", (0, *operands), attrs)
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
-    if call.q[0] is None or call.out is None:
-        return "it needs a quantized condition and a quantized result"
-    if INT16X4 in (q.dtype for q in (*call.q, call.out) if q is not None):
-        return _lower_int16(call, call.out)
+def _lower(call: QuantizedCall) -> Int8Form:
+    _, out = call.quantized(), call.result
+    if INT16X4 in (q.dtype for q in (*call.q, out) if q is not None):
+        return _lower_int16(call, out)
     tables, operands = [], []
     for position in (1, 2):
         q, number = call.q[position], _number(call, position)
@@ -112,8 +105,8 @@ def _lower(call: QuantizedCall) -> Int8Form | str:
         elif number is not None:
             values = np.full(256, number, np.float64)
         else:
-            return _not_a_number(position)
-        tables.append(arithmetic.table(values, call.out, call.lo, call.hi))
+            raise _not_a_number(position)
+        tables.append(arithmetic.table(values, out, call.lo, call.hi))
         operands.append(0 if q is None else position)  # for a number any operand serves: all entries are equal
     return Int8Form("q8ta_where", (0, *operands, np.stack(tables)), {})
 

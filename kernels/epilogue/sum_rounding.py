@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT16X4, Array, QParams
-from q8ta_wgpu.ir.int8 import RESIDUAL, QuantizedCall
+from q8ta_wgpu.ir.int8 import RESIDUAL, NoInt8Form, QuantizedCall
 from q8ta_wgpu.kernels.epilogue import curve as curves
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Stage
@@ -34,8 +34,8 @@ class Rounding:
     operands: tuple[int | Array, ...]
 
 
-def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reached: float) -> Rounding | str:
-    """How the sum of a call is rounded to `out`, or the reason why that is not possible.
+def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reached: float) -> Rounding:
+    """How the sum of a call is rounded to `out`.
 
     Args:
         call: its residual, activation, slopes and range are fused.
@@ -43,6 +43,8 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
         scale: real value of a step of the sum, float64 (channels,).
         term: real value added to the sum, float64 (channels,).
         reached: the largest magnitude of sum plus term, a real value.
+
+    Raises NoInt8Form where that is not possible.
     """
     curve, added, shortest = None, 0.0, 0.0
     if call.residual:
@@ -56,21 +58,21 @@ def rounding(call: QuantizedCall, out: QParams, scale: Array, term: Array, reach
     if call.activation:
         curve = curves.fit(call.activation, out, call.lo, call.hi, reached + added, shortest)
         if curve is None:
-            return "its activation is too steep for the output's scale"
+            raise NoInt8Form("its activation is too steep for the output's scale")
     by_addition = bool(curve and curve.allows_additions) and out.dtype != INT16X4 and not call.residual
     steps = curve.steps(by_addition) if curve else 2.0 ** arithmetic.fraction(out.dtype) / out.scale
     with np.errstate(all="ignore"):
         multiplier = np.asarray(scale * steps, np.float32)
         offset = np.rint((term - (curve.low if curve else 0.0)) * steps)
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
-        return "the ratio of its scales is not a finite float32"
+        raise NoInt8Form("the ratio of its scales is not a finite float32")
     stages: list[Stage] = []
     operands: list[int | Array] = []
     if call.residual is not None:
         stage = _residual(call.residual, out, steps, reached)
         if stage is None:
             ratio = call.residual.scale / out.scale
-            return f"its residual's scale is {ratio:.3g} times the output's, past int32"
+            raise NoInt8Form(f"its residual's scale is {ratio:.3g} times the output's, past int32")
         stages.append(stage)
         operands.append(RESIDUAL)
     if curve:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -163,24 +163,10 @@ def int8_kernel(
         supports: whether the rows of a call are consecutive words.
     """
 
-    def all_params(call: Call) -> Params:
-        found = rows(call)
+    def line_params(call: Call, item: int) -> Params:
         width = call.output.shape[-1]
-        fields = {"rows": np.uint32(found.rows), "items": np.uint32(found.length), "width": np.uint32(width)}
-        return {**fields, "line": np.uint32(-(-width // 4)), **params(call)}
+        return {"width": np.uint32(width), "line": np.uint32(-(-width // 4)), **params(call)}
 
-    def turns(call: Call) -> int:
-        return passes * -(-rows(call).length // lanes(rows(call), 1))
-
-    return Kernel(
-        name,
-        ("by_rows", *stems, "rows", "int8_rows"),
-        (ONLY_4W,),
-        ONLY_4W,
-        supports=supports,
-        turns=turns,
-        params=all_params,
-        constants=lambda call: {"THREADS": THREADS, "LANES": lanes(rows(call), 1)},
-        threads=lambda call, layout: (rows(call).rows * lanes(rows(call), 1), 1, 1),
-        workgroup=(THREADS, 1, 1),
-    )
+    source = ("by_rows", *stems, "rows", "int8_rows")
+    by_words = kernel(name, stems, (), rows, line_params, passes)
+    return replace(by_words, source=source, inputs=(ONLY_4W,), output=ONLY_4W, supports=supports)

@@ -51,7 +51,7 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, acc.astype(np.int64), -1, (multiplier, offset, *more))
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
+def _lower(call: QuantizedCall) -> Int8Form:
     return weighted.lower(call, "linear", {})
 
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Product
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel
-from q8ta_wgpu.ir.layout import Shape, canonical
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, dims
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.linear import q8ta_matmul
@@ -22,16 +21,7 @@ from q8ta_wgpu.kernels.product import sgemm
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     a, b = types[0].shape, types[1].shape
-    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
-        raise GraphError(f"matmul of {a} and {b}: the columns of the first must be the rows of the second")
-    try:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError:
-        raise GraphError(f"matmul of {a} and {b}: their batch dimensions do not broadcast") from None
-    shape = (*batch, a[-2], b[-1])
-    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, b)):
-        raise GraphError(f"matmul of {a} and {b} broadcasts in a dimension left of the last three; expand first")
-    return shape, FLOAT32
+    return q8ta_matmul.product_shape(a, (*b[:-2], *b[:-3:-1])), FLOAT32
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:

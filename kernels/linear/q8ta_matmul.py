@@ -17,7 +17,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, dims
@@ -73,21 +73,19 @@ def _reference(call: Call, arrays: Sequence[Array]) -> Array:
     return epilogue.apply(call, sums, -1, (scale, none, *more))
 
 
-def lower(call: QuantizedCall) -> Int8Form | str:
+def lower(call: QuantizedCall) -> Int8Form:
     """The int8 form of a product of two activations: a weighted sum with one multiplier for all columns and no offset.
-    Returns the reason if there is none."""
-    a, b = call.q
-    if a is None or b is None or call.out is None:
-        return "it needs two quantized operands and a quantized result"
+    Raises NoInt8Form if there is none."""
+    a, b, out = call.quantized(), call.quantized(1), call.result
     depth, longest = call.inputs[0].shape[-1], _longest(a.dtype, b.dtype)
     if depth > longest:
-        return f"a sum of {depth} products could pass int32, which {longest} cannot"
+        raise NoInt8Form(f"a sum of {depth} products could pass int32, which {longest} cannot")
     with np.errstate(over="ignore"):
-        multiplier = np.float32(a.scale * b.scale * 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale)
+        multiplier = np.float32(a.scale * b.scale * 2.0 ** arithmetic.fraction(out.dtype) / out.scale)
     if not np.isfinite(multiplier):
-        return "the ratio of its scales is not a finite float32"
+        raise NoInt8Form("the ratio of its scales is not a finite float32")
     op = "q16ta_matmul" if INT16X4 in (a.dtype, b.dtype) else "q8ta_matmul"
-    rounds = (RequantizeInt16 if call.out.dtype == INT16X4 else Requantize)(call.lo, call.hi)
+    rounds = (RequantizeInt16 if out.dtype == INT16X4 else Requantize)(call.lo, call.hi)
     return Int8Form(op, (0, 1), {"multiplier": float(multiplier), "epilogue": Epilogue((rounds,))})
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.graph import Attrs
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, reads_same_place
 from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
@@ -30,15 +30,11 @@ def _expand_digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
     return list(zip(y, [0] * (len(y) - len(x)) + steps, strict=True)), 0
 
 
-def _expand(x: Array, y: Shape, attrs: Attrs) -> Array:
-    return np.broadcast_to(x, y)
-
-
 expand = move(
     "expand",
     shape=_expand_shape,
     digits=_expand_digits,
-    reference=_expand,
+    reference=lambda x, y, attrs: np.broadcast_to(x, y),
     schema={"shape": Attr("ints", low=-1, high=MAX_EXTENT)},
     reads=reads_same_place,
     kernels=splat_kernels("expand", _expand_digits),
@@ -63,7 +59,7 @@ expand_batch = move(
     "expand_batch",
     shape=_expand_batch_shape,
     digits=_expand_digits,
-    reference=_expand,
+    reference=lambda x, y, attrs: np.broadcast_to(x, y),
     schema={"size": Attr("int", low=1)},
     reads=reads_same_place,
     cases=(
@@ -91,15 +87,11 @@ def _repeat_digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
     return list(itertools.chain(*pairs)), 0
 
 
-def _repeat(x: Array, y: Shape, attrs: Attrs) -> Array:
-    return np.tile(x, attrs["repeats"])
-
-
 repeat = move(
     "repeat",
     shape=_repeat_shape,
     digits=_repeat_digits,
-    reference=_repeat,
+    reference=lambda x, y, attrs: np.tile(x, attrs["repeats"]),
     schema={"repeats": Attr("ints", low=1, high=MAX_EXTENT)},
     cases=(
         ((2, 3, 3, 5), {"repeats": (1, 2, 3, 2)}),
@@ -124,15 +116,11 @@ def _flip_digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
     return digits, sum((x[d] - 1) * steps[d] for d in dims)
 
 
-def _flip(x: Array, y: Shape, attrs: Attrs) -> Array:
-    return np.flip(x, tuple(attrs["dims"]))
-
-
 flip = move(
     "flip",
     shape=_flip_shape,
     digits=_flip_digits,
-    reference=_flip,
+    reference=lambda x, y, attrs: np.flip(x, tuple(attrs["dims"])),
     schema={"dims": Attr("ints", low=0, high=63)},
     cases=(
         ((2, 5, 3, 7), {"dims": (3,)}),

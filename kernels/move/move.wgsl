@@ -16,17 +16,22 @@ fn result(v: Loaded) -> Word { return v; }
 // negative.
 
 fn source_of(p: vec4<u32>) -> vec4<u32> {
-  var rest = index_WIDTH_PACKED(p, params.y_dims);
-  var at = params.offset;
+  return coord_WIDTH_PACKED(source_index(index_WIDTH_PACKED(p, params.y_dims)), params.x_dims);
+}
+
+fn source_index(at: u32) -> u32 {
+  var rest = at;
+  var found = params.offset;
   let digits = loop_end(params.digits, rest);
   for (var i = 0u; i < 8u; i++) {
     if (i >= digits) { break; }
     let low = i < 4u;
     let size = select(params.size_high[i % 4u], params.size_low[i % 4u], low);
-    at += rest % size * select(params.stride_high[i % 4u], params.stride_low[i % 4u], low);
-    rest /= size;
+    let next = rest / size;
+    found += (rest - next * size) * select(params.stride_high[i % 4u], params.stride_low[i % 4u], low);
+    rest = next;
   }
-  return coord_WIDTH_PACKED(at, params.x_dims);
+  return found;
 }
 
 // For a broadcast: the element's own index, or 0 along dimensions of extent 1.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import INT8X4, RANGES, Array, Attrs, Call
+from q8ta_wgpu.ir.graph import INT8X4, RANGES, Attrs, Call
 from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import Layout, Shape
 from q8ta_wgpu.ir.op import Attr, dims
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.move.strided import Digit, move, permuted
+from q8ta_wgpu.kernels.move.strided import move, permuted
 
 
 def _shape(x: Shape, attrs: Attrs) -> Shape:
@@ -18,14 +18,6 @@ def _shape(x: Shape, attrs: Attrs) -> Shape:
     if sorted(dims) != list(range(len(x))):
         raise GraphError(f"permute of {x} needs every dimension once, found {dims}")
     return tuple(x[d] for d in dims)
-
-
-def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
-    return permuted(x, attrs["dims"]), 0
-
-
-def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
-    return x.transpose(attrs["dims"])
 
 
 def _transposes(call: Call, target: Target) -> bool:
@@ -64,8 +56,8 @@ TRANSPOSED = Kernel(
 permute = move(
     "permute",
     shape=_shape,
-    digits=_digits,
-    reference=_reference,
+    digits=lambda x, y, attrs: (permuted(x, attrs["dims"]), 0),
+    reference=lambda x, y, attrs: x.transpose(attrs["dims"]),
     schema={"dims": Attr("ints", low=0, high=63)},
     cases=(
         ((2, 3, 41, 38), {"dims": (0, 1, 3, 2)}),

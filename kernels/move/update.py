@@ -26,6 +26,10 @@ _INDICES = Operand("indices", real=True)
 _THREADS = 64
 """Threads of a workgroup."""
 
+OF_WORDS = ("update_rows", "row_coord=coord_4W")
+_OF_ELEMENTS = ("update_rows", "row_coord=coord_WIDTH_PACKED", "Word=Element")
+"""WGSL that writes rows of int8 or int16 words, and rows of other elements."""
+
 _W = 3
 """The canonical axis along which the layout of states packs four elements into a word."""
 
@@ -111,17 +115,17 @@ def _items(call: Call) -> int:
     return word_count(rows.shape, Layout.PACKED_INT8_4W if rows.dtype in RANGES else Layout.TENSOR_WIDTH_PACKED)
 
 
-def _rows_kernel(name: str, source: str, layouts: Any, supports: Any) -> Kernel:
+def _rows_kernel(name: str, source: tuple[str, ...], layouts: Any, supports: Any) -> Kernel:
     def takes(call: Call, target: Target) -> bool:
         return bool(supports(call.output.dtype in RANGES, _axis(call) == _W))
 
     return Kernel(
         name,
-        (source,),
+        source,
         (layouts, FLOAT),
         layouts,
         supports=takes,
-        turns=lambda call: row_turns(call) * (_count(call) + 2 if source == "update_lanes" else 1),
+        turns=lambda call: row_turns(call) * (_count(call) + 2 if "update_lanes" in source else 1),
         params=lambda call: {**index_params(call), "items": np.uint32(_items(call))},
         threads=lambda call, layout: (_items(call), 1, 1),
     )
@@ -152,9 +156,9 @@ OPS = (
         reference=_reference_rows,
         schema=ROWS_SCHEMA,
         kernels=(
-            _rows_kernel("update_rows", "update_rows", ONLY_4W, lambda packed, lanes: packed and not lanes),
-            _rows_kernel("update_rows.lanes", "update_lanes", ONLY_4W, lambda packed, lanes: packed and lanes),
-            _rows_kernel("update_rows.float", "update_rows", FLOAT, lambda packed, lanes: not packed),
+            _rows_kernel("update_rows", OF_WORDS, ONLY_4W, lambda packed, lanes: packed and not lanes),
+            _rows_kernel("update_rows.lanes", ("update_lanes",), ONLY_4W, lambda packed, lanes: packed and lanes),
+            _rows_kernel("update_rows.float", _OF_ELEMENTS, FLOAT, lambda packed, lanes: not packed),
         ),
         int8=Moves(),
         work=lambda call: _items(call) * call.inputs[-1].numel,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand
@@ -109,14 +109,12 @@ def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     return arithmetic.stored(call, arithmetic.scaled_steps(v, call.attrs["multiplier"]))
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
-    x, y = call.q[0], call.out
-    if x is None or y is None:
-        return "it needs a quantized input and a quantized result"
+def _lower(call: QuantizedCall) -> Int8Form:
+    x, y = call.quantized(), call.result
     step = 2.0 ** -(ROW_BITS[x.dtype] + 6) if INT16X4 in (x.dtype, y.dtype) else 2.0**-20
     multiplier = np.float32(x.scale / y.scale * step)
     if not np.isfinite(multiplier):
-        return f"the ratio {x.scale / y.scale:.3g} of its scales is not a finite float32"
+        raise NoInt8Form(f"the ratio {x.scale / y.scale:.3g} of its scales is not a finite float32")
     attrs = {**call.attrs, "multiplier": float(multiplier), "lo": call.lo, "hi": call.hi}
     return Int8Form("q8ta_upsample_bilinear", (0,), attrs)
 

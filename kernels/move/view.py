@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Array, Attrs
+from q8ta_wgpu.ir.graph import Attrs
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import MAX_EXTENT, Attr
-from q8ta_wgpu.kernels.move.strided import Digit, move
+from q8ta_wgpu.kernels.move.strided import move
 
 LEFT, REST, RIGHT = 0, -1, -2
 """Entries of the attribute `shape` that are no extents. LEFT: the extent of the input's dimension of the same index.
@@ -56,19 +56,11 @@ def flexible(x: Shape, y: Shape, rest: int | None = None) -> list[int]:
     return found
 
 
-def _digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
-    return [(math.prod(y), 1)], 0
-
-
-def _reference(x: Array, y: Shape, attrs: Attrs) -> Array:
-    return x.reshape(y)
-
-
 view = move(
     "view",
     shape=shape_of,
-    digits=_digits,
-    reference=_reference,
+    digits=lambda x, y, attrs: ([(math.prod(y), 1)], 0),
+    reference=lambda x, y, attrs: x.reshape(y),
     schema={"shape": Attr("ints", low=RIGHT, high=MAX_EXTENT)},
     cases=(
         ((2, 5, 3, 7), {"shape": (0, -1)}),

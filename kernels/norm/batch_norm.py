@@ -12,7 +12,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, Normalization, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, Normalization, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
@@ -55,14 +55,12 @@ def _params(call: Call) -> Params:
     return {**_channel_params(call), "eps": np.float32(call.attrs["eps"])}
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
+def _lower(call: QuantizedCall) -> Int8Form:
     """A chain that begins with x. The factor of a channel is included in its multiplier."""
     x = call.q[0]
-    if call.out is None:
-        return "it needs a quantized result"
     parameters = [a for a in (call.constants.get(i) for i in range(1, 5)) if isinstance(a, np.ndarray)]
     if len(parameters) < 4:
-        return "its parameters are not float constants"
+        raise NoInt8Form("its parameters are not float constants")
     affine = _factor_and_term(parameters, call.attrs)
     if x is None:
         return chain.lower_float(replace(call, affine=affine), "q8ta_quantize_channels")

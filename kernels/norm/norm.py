@@ -6,7 +6,8 @@ instance_norm is group_norm with as many groups as channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -91,79 +92,69 @@ def _group_params(call: Call, item: int) -> Params:
     }
 
 
-layer_norm = Op(
-    name="layer_norm",
-    operands=(Operand("x"), *AFFINE),
-    infer=_infer_layer_norm,
-    reference=_layer_norm,
-    schema={"eps": EPS},
-    kernels=(
-        rows.kernel(
-            "layer_norm",
-            ("layer_norm", "affine=affine_element"),
-            ("x", "gamma", "beta", "y"),
-            _layer_rows,
-            _layer_params,
-            3,
-            {"CENTERED": 1},
-        ),
-    ),
-    int8=Rowwise(norm_int8.lowering("layer_norm"), reads_int16=True, gives_int16=True),
+def _op(
+    name: str,
+    affine: str,
+    operands: Sequence[Operand],
+    reference: Callable[[Call, Sequence[Array]], Array],
+    **more: Any,
+) -> Op:
+    """A norm of rows; of groups of channels where its schema has groups. `affine` is the WGSL of gamma and beta."""
+    groups = {"groups": extent()} if affine == "affine_channel" else {}
+    wide = ("x", "y") if groups else ("x", *(operand.name for operand in operands), "y")
+    kernel = rows.kernel(
+        name,
+        ("layer_norm", f"affine={affine}"),
+        wide,
+        _group_rows if groups else _layer_rows,
+        _group_params if groups else _layer_params,
+        3,
+        {"CENTERED": int(len(operands) > 1)},
+    )
+    return Op(
+        name=name,
+        operands=(Operand("x"), *operands),
+        infer=_infer_group_norm if groups else _infer_layer_norm,
+        reference=reference,
+        schema={"eps": EPS, **groups},
+        kernels=(kernel,),
+        int8=Rowwise(norm_int8.lowering(name), reads_int16=True, gives_int16=True),
+        tolerance=2e-5,
+        work=lambda call: 3 * call.output.numel,
+        **more,
+    )
+
+
+layer_norm = _op(
+    "layer_norm",
+    "affine_element",
+    AFFINE,
+    _layer_norm,
     cases=(
         Case(((2, 7, 192), (192,), (192,)), {"eps": 1e-5}),
         Case(((3, 5), (5,), (5,)), {"eps": 1e-6}),
         Case(((2, 5, 3, 7), (5, 3, 7), (5, 3, 7)), {"eps": 1e-5}),
         Case(((2, 2, 2, 3, 13), (3, 13), (3, 13)), {"eps": 1e-5}),
     ),
-    tolerance=2e-5,
-    work=lambda call: 3 * call.output.numel,
 )
 
-rms_norm = Op(
-    name="rms_norm",
-    operands=(Operand("x"), AFFINE[0]),
-    infer=_infer_layer_norm,
-    reference=_rms_norm,
-    schema={"eps": EPS},
-    kernels=(
-        rows.kernel(
-            "rms_norm",
-            ("layer_norm", "affine=scaled_element"),
-            ("x", "gamma", "y"),
-            _layer_rows,
-            _layer_params,
-            3,
-            {"CENTERED": 0},
-        ),
-    ),
-    int8=Rowwise(norm_int8.lowering("rms_norm"), reads_int16=True, gives_int16=True),
+rms_norm = _op(
+    "rms_norm",
+    "scaled_element",
+    AFFINE[:1],
+    _rms_norm,
     cases=(
         Case(((2, 7, 192), (192,)), {"eps": 1e-5}),
         Case(((3, 5), (5,)), {"eps": 1e-6}),
         Case(((2, 5, 3, 7), (3, 7)), {"eps": 1e-5}),
     ),
-    tolerance=2e-5,
-    work=lambda call: 3 * call.output.numel,
 )
 
-group_norm = Op(
-    name="group_norm",
-    operands=(Operand("x"), *AFFINE),
-    infer=_infer_group_norm,
-    reference=_group_norm,
-    schema={"eps": EPS, "groups": extent()},
-    kernels=(
-        rows.kernel(
-            "group_norm",
-            ("layer_norm", "affine=affine_channel"),
-            ("x", "y"),
-            _group_rows,
-            _group_params,
-            3,
-            {"CENTERED": 1},
-        ),
-    ),
-    int8=Rowwise(norm_int8.lowering("group_norm"), reads_int16=True, gives_int16=True),
+group_norm = _op(
+    "group_norm",
+    "affine_channel",
+    AFFINE,
+    _group_norm,
     cases=(
         Case(((2, 6, 5, 7), (6,), (6,)), {"eps": 1e-5, "groups": 3}),
         Case(((1, 5, 11), (5,), (5,)), {"eps": 1e-5, "groups": 5}),
@@ -171,6 +162,4 @@ group_norm = Op(
         Case(((3, 8), (8,), (8,)), {"eps": 1e-5, "groups": 1}),
         Case(((2, 4, 2, 3, 5), (4,), (4,)), {"eps": 1e-5, "groups": 2}),
     ),
-    tolerance=2e-5,
-    work=lambda call: 3 * call.output.numel,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, RANGES, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, ToInt8
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, extent
@@ -38,30 +38,28 @@ def _variance(shape: Shape, parameters: int, attrs: Attrs, dtype: str) -> intege
     return integers.variance(_length(shape, parameters, attrs), LARGEST[dtype], attrs["eps"])
 
 
-def lower(call: QuantizedCall, op: str) -> Int8Form | str:
-    """The int8 form of a norm, or the reason why there is none. Its `eps` is in squared steps of x; multiplier and
-    offset are gamma and beta in fractions of the result's step, for normalized numbers of NORMAL bits, since how many
-    they have depends on the size of x."""
-    x, y, gamma, beta = call.q[0], call.out, call.constants.get(1), call.constants.get(2)
-    if x is None or y is None:
-        return "it needs a quantized input and a quantized result"
+def lower(call: QuantizedCall, op: str) -> Int8Form:
+    """The int8 form of a norm. Its `eps` is in squared steps of x; multiplier and offset are gamma and beta in
+    fractions of the result's step, for normalized numbers of NORMAL bits, since how many they have depends on the size
+    of x. Raises NoInt8Form where there is none."""
+    x, y, gamma, beta = call.quantized(), call.result, call.constants.get(1), call.constants.get(2)
     if not isinstance(gamma, np.ndarray) or (beta is not None and not isinstance(beta, np.ndarray)):
-        return "its parameters are not float constants"
+        raise NoInt8Form("its parameters are not float constants")
     shape, attrs = call.inputs[0].shape, {**call.attrs, "eps": call.attrs["eps"] / x.scale**2}
     if "groups" in attrs and len(shape) == 2:
         if attrs.pop("groups") != 1:
-            return "its groups divide a single dimension"
+            raise NoInt8Form("its groups divide a single dimension")
         op = "q8ta_layer_norm"
     if not attrs["eps"] < 1e30 or _variance(shape, gamma.size, attrs, x.dtype) is None:
-        return f"its rows are too long, or its eps too many steps of its input's scale {x.scale:.3g}, for two words"
+        raise NoInt8Form(f"its rows are too long, or its eps too many steps of its scale {x.scale:.3g}, for two words")
     steps = 2.0 ** arithmetic.fraction(y.dtype) / y.scale  # fractions of a result's step for the real value 1
     with np.errstate(over="ignore"):
         multiplier = np.asarray(gamma.astype(np.float64) * steps / 2.0**integers.NORMAL, np.float32)
         offset = np.rint((0.0 if beta is None else beta.astype(np.float64)) * steps + np.zeros(gamma.shape))
     if not (np.isfinite(multiplier).all() and np.isfinite(offset).all()):
-        return "the ratio of its parameters to its result's scale is not a finite float32"
+        raise NoInt8Form("the ratio of its parameters to its result's scale is not a finite float32")
     if np.abs(offset).max() > arithmetic.OFFSET_LIMIT:
-        return f"its beta and its result's scale {y.scale:.3g} are too far apart for int32"
+        raise NoInt8Form(f"its beta and its result's scale {y.scale:.3g} are too far apart for int32")
     return Int8Form(op, (0, multiplier, offset.astype(np.int32)), {**attrs, "lo": call.lo, "hi": call.hi})
 
 
@@ -189,8 +187,7 @@ def _op(name: str, of_channels: bool = False, centered: bool = True) -> Op:
 
 def lowering(name: str) -> ToInt8:
     """`lower` for the float operator `name`."""
-    found: Callable[[QuantizedCall], Int8Form | str] = functools.partial(lower, op=f"q8ta_{name}")
-    return found
+    return functools.partial(lower, op=f"q8ta_{name}")
 
 
 OPS = (_op("layer_norm"), _op("group_norm", of_channels=True), _op("rms_norm", centered=False))

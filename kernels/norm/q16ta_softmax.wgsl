@@ -1,6 +1,5 @@
 // Softmax with an int16 operand or result, as kernels/norm/softmax_int16.py defines it. The power of a distance 256 h +
-// l is the product of powers[h] and powers[256 + l], in 2^-31. Linked: mask or no_mask.
-// Uses q8ta_softmax.
+// l is the product of powers[h] and powers[256 + l], in 2^-31.
 fn power_at(distance: u32) -> u32 {
   return wide_product(bitcast<u32>(powers[distance >> 8u]), bitcast<u32>(powers[256u + (distance & 255u)])).y;
 }
@@ -31,23 +30,12 @@ fn weight_of_power(power: u32, factor: f32) -> i32 {
   return clamp(round_within(f32(i32(power)) * factor, STEPS_LIMIT) + params.zero, params.lo, params.hi);
 }
 
-const LEAST = -32768;
+// What q8ta_softmax's `compute` calls for int16.
+const LEAST_INT16 = -32768;
 
-// One element, where a row's elements are `inner` elements apart in memory.
-fn compute(p: vec4<u32>) -> i32 {
-  let at = index_WIDTH_PACKED(p, params.y_dims);
-  let base = at - at / params.inner % params.length * params.inner;
-  let length = loop_end(params.length, at);
-  var largest = LEAST;
-  for (var k = 0u; k < length; k++) {
-    let q = element_coord(base + k * params.inner);
-    if (is_unmasked(q)) { largest = max(largest, x_at(q)); }
-  }
-  var sum = Wide(0u);
-  for (var k = 0u; k < length; k++) {
-    let q = element_coord(base + k * params.inner);
-    if (is_unmasked(q)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(q))), 0u)); }
-  }
-  let own = select(0u, power_at(u32(max(largest - x_at(p), 0))), is_unmasked(p));
+fn with_wide_power(sum: Wide, distance: u32) -> Wide { return wide_sum(sum, Wide(power_at(distance), 0u)); }
+
+fn quotient_int16(distance: u32, sum: Wide, unmasked: bool) -> i32 {
+  let own = select(0u, power_at(distance), unmasked);
   return weight_of_power(select(own, power_at(0u), is_even(sum)), factor_of(total_of(sum)));
 }

@@ -14,9 +14,9 @@ fn word_powers(word: x_Word, largest: i32, unmasked: vec4<bool>) -> vec4<u32> {
 fn take_row(team: Team) {
   let base = team.row * params.items;
 
-  var most = vec4<i32>(LEAST);
+  var most = vec4<i32>(LEAST_INT16);
   for (var k = team.lane; k < params.items; k += LANES) {
-    most = max(most, select(vec4<i32>(LEAST), x_lanes(x[base + k]), unmasked_lanes(team.row, k)));
+    most = max(most, select(vec4<i32>(LEAST_INT16), x_lanes(x[base + k]), unmasked_lanes(team.row, k)));
   }
   let largest = reduced(team.thread, Partial(max(max(most.x, most.y), max(most.z, most.w)), Wide(0u))).largest;
 
@@ -25,7 +25,7 @@ fn take_row(team: Team) {
     let p = word_powers(x[base + k], largest, unmasked_lanes(team.row, k));
     added = wide_sum(added, wide_sum(wide_sum(Wide(p.x, 0u), Wide(p.y, 0u)), wide_sum(Wide(p.z, 0u), Wide(p.w, 0u))));
   }
-  let sum = reduced(team.thread, Partial(LEAST, added)).sum;
+  let sum = reduced(team.thread, Partial(LEAST_INT16, added)).sum;
   let factor = factor_of(total_of(sum));
   if (!team.stores) { return; }
   for (var k = team.lane; k < params.items; k += LANES) {

@@ -18,15 +18,20 @@ fn compute(p: vec4<u32>) -> i32 {
   let at = index_WIDTH_PACKED(p, params.y_dims);
   let base = at - at / params.inner % params.length * params.inner;
   let length = loop_end(params.length, at);
-  var largest = -128;
+  var largest = LEAST;
   for (var k = 0u; k < length; k++) {
     let q = element_coord(base + k * params.inner);
     if (is_unmasked(q)) { largest = max(largest, x_at(q)); }
   }
-  var sum = 0u;
+  var sum = Total();
   for (var k = 0u; k < length; k++) {
     let q = element_coord(base + k * params.inner);
-    if (is_unmasked(q)) { sum += power(u32(largest - x_at(q))); }
+    if (is_unmasked(q)) { sum = with_power(sum, u32(largest - x_at(q))); }
   }
   return quotient(u32(max(largest - x_at(p), 0)), sum, is_unmasked(p));
 }
+
+const LEAST = -128;
+alias Total = u32;
+
+fn with_power(sum: Total, distance: u32) -> Total { return sum + power(distance); }

@@ -10,7 +10,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall, Rowwise
+from q8ta_wgpu.ir.int8 import MASK, Int8Form, NoInt8Form, QuantizedCall, Rowwise
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import RANGE, Attr, Case, Op, Operand, reads_beside_dim
@@ -61,17 +61,16 @@ def powers(scale: float, out: float, length: int) -> Array | None:
     return np.rint(np.stack((real, real / out)) * 2.0**bits).astype(np.int32)
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
-    x, y, shape, dim = call.q[0], call.out, call.inputs[0].shape, call.attrs["dim"]
-    if x is None or y is None:
-        return "it needs a quantized input and a quantized result"
+def _lower(call: QuantizedCall) -> Int8Form:
+    x, y, shape, dim = call.quantized(), call.result, call.inputs[0].shape, call.attrs["dim"]
     if INT16X4 in (x.dtype, y.dtype):
         return softmax_int16.lower(call)
     if text := rows.too_long(shape, dim):
-        return text
+        raise NoInt8Form(text)
     tables = powers(x.scale, y.scale, shape[dim])
     if tables is None:
-        return f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements are too far apart for int32"
+        found = f"the scale {y.scale:.3g} of its result and its {shape[dim]} elements"
+        raise NoInt8Form(f"{found} are too far apart for int32")
     attrs = {"dim": dim, "even": call.even, "lo": call.lo, "hi": call.hi}
     return Int8Form("q8ta_softmax", (0, tables, MASK) if call.masked else (0, tables), attrs)
 

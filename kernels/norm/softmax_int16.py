@@ -10,7 +10,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, INT32, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import MASK, Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import MASK, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand, reads_beside_dim
@@ -34,14 +34,13 @@ def powers(scale: float) -> Array:
     return np.stack((a, np.minimum(b, 2.0**32 - 1))).astype(np.uint32).view(np.int32)
 
 
-def lower(call: QuantizedCall) -> Int8Form | str:
-    """The int8 form of a softmax with an int16 operand or result, or the reason why there is none."""
-    x, y, shape, dim = call.q[0], call.out, call.inputs[0].shape, call.attrs["dim"]
-    assert x is not None and y is not None
+def lower(call: QuantizedCall) -> Int8Form:
+    """The int8 form of a softmax with an int16 operand or result. Raises NoInt8Form where there is none."""
+    x, y, shape, dim = call.quantized(), call.result, call.inputs[0].shape, call.attrs["dim"]
     if text := rows.too_long(shape, dim):
-        return text
+        raise NoInt8Form(text)
     if not 1 / MOST <= y.scale <= MOST:
-        return f"the scale {y.scale:.3g} of its result is beyond {MOST:.3g} or its inverse"
+        raise NoInt8Form(f"the scale {y.scale:.3g} of its result is beyond {MOST:.3g} or its inverse")
     attrs = {"dim": dim, "inverse": 1.0 / y.scale, "even": call.even, "lo": call.lo, "hi": call.hi}
     operands = (0, powers(x.scale))
     return Int8Form("q16ta_softmax", (*operands, MASK) if call.masked else operands, attrs)
@@ -96,6 +95,9 @@ def _params(call: Call) -> Params:
     }
 
 
+_INT16 = ("LEAST=LEAST_INT16", "Total=Wide", "with_power=with_wide_power", "quotient=quotient_int16")
+"""What the kernel for any dimension binds in q8ta_softmax.wgsl."""
+
 OPS = (
     Op(
         name="q16ta_softmax",
@@ -125,7 +127,7 @@ OPS = (
             ),
             Kernel(
                 "q16ta_softmax",
-                ("q16ta_softmax", "mask", "map"),
+                ("q8ta_softmax", "q16ta_softmax", *_INT16, "mask", "map"),
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_params,

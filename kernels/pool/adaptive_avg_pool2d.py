@@ -64,7 +64,7 @@ def _adaptive_params(call: Call) -> Params:
     return fields
 
 
-def _lower_adaptive(call: QuantizedCall) -> Int8Form | str:
+def _lower_adaptive(call: QuantizedCall) -> Int8Form:
     count = math.prod(pooling.adaptive_window(call.inputs[0].shape, call.attrs))
     return average.lower(call, "q8ta_adaptive_avg_pool2d", call.attrs, count)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, dims
@@ -45,15 +45,14 @@ RATIO: Mapping[str, Attr] = {**WIDE_RANGE, "ratio": Attr("float", low=0, high=LA
 f32(ratio / divisor)."""
 
 
-def ratio_of(call: QuantizedCall, count: int) -> float | str:
-    """s_x / s_y in float64, or the reason why a sum of `count` elements has no int8 form."""
-    x, y = call.q[0], call.out
-    if x is None or y is None:
-        return "it needs a quantized input and a quantized result"
+def ratio_of(call: QuantizedCall, count: int) -> float:
+    """s_x / s_y in float64. Raises NoInt8Form where a sum of `count` elements has no int8 form."""
+    ratio = call.quantized().scale / call.result.scale
     if text := too_many(count):
-        return text
-    ratio = x.scale / y.scale
-    return ratio if ratio <= LARGEST_RATIO else f"the ratio {ratio:.3g} of its scales is past {LARGEST_RATIO:g}"
+        raise NoInt8Form(text)
+    if ratio > LARGEST_RATIO:
+        raise NoInt8Form(f"the ratio {ratio:.3g} of its scales is past {LARGEST_RATIO:g}")
+    return ratio
 
 
 def too_many(count: int) -> str:
@@ -68,19 +67,18 @@ def _is_short(call: Call, extents: share.Extents) -> bool:
     return q is None or math.prod(extents) * q.span <= arithmetic.INT32_MAX
 
 
-def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form | str:
-    """The int8 form with the attribute `ratio`, or the reason why there is none.
+def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form:
+    """The int8 form with the attribute `ratio`.
 
     Args:
         call: the quantized call.
         op: name of the int8 operator.
         attrs: its other attributes.
         count: elements of the largest window.
+
+    Raises NoInt8Form where there is none.
     """
-    ratio = ratio_of(call, count)
-    if isinstance(ratio, str):
-        return ratio
-    return Int8Form(op, (0,), {**attrs, "lo": call.lo, "hi": call.hi, "ratio": ratio})
+    return Int8Form(op, (0,), {**attrs, "lo": call.lo, "hi": call.hi, "ratio": ratio_of(call, count)})
 
 
 def kernels(

@@ -10,7 +10,7 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand
@@ -95,13 +95,11 @@ def _infer_avg_pool_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[S
     return shape, INT8X4
 
 
-def _lower_avg_pool(call: QuantizedCall) -> Int8Form | str:
+def _lower_avg_pool(call: QuantizedCall) -> Int8Form:
     attrs, shape = call.attrs, call.inputs[0].shape
     ratio = average.ratio_of(call, _counted(shape, attrs))
-    if isinstance(ratio, str):
-        return ratio
     if text := _refused(shape, attrs):
-        return text
+        raise NoInt8Form(text)
     fixed = _fixed_divisor(attrs)
     table = average.multiplier(ratio, np.array([fixed]) if fixed else np.arange(1, _multipliers(attrs) + 1))
     return Int8Form("q8ta_avg_pool2d", (0, table), {**attrs, "lo": call.lo, "hi": call.hi})

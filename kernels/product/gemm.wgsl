@@ -8,14 +8,12 @@
 // Rows may be divided into phases: blocks of whole tiles that have their own weights, start values and length of k.
 // Open:
 //   THREADS_M, THREADS_N, ROWS, QUADS, STEP, SPLIT, HALVES: the tile
-//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed, parts_window,
-//     parts_gated
+//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed, parts_window, parts_gated
 //   RowVector: halves_int8, halves_int16
 //   row_of(m: u32) -> Row: rows_in_order, rows_with_strides, gemm_window, gemm_window_image, gemm_window_transposed,
 //     parts_window, parts_gated
 //   k_offset_of(k: u32) -> KOffset, load_x(row: Row, k_offset: KOffset) -> RowVector: gemm_rows, window_vectors,
-//     window_words, window_bytes, gemm_window_image, gemm_window_transposed, parts_window,
-//     parts_gated
+//     window_words, gemm_window_image, gemm_window_transposed, parts_window, parts_gated
 //   phase_of(m: u32) -> u32, steps_of(phase: u32) -> u32, pixel_of(m: u32) -> u32: gemm_pixels, gemm_window_transposed
 //   half_vector(v: RowVector, half: u32) -> vec4<u32>, start_half(quad: u32, half: u32) -> vec4<i32>,
 //     acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc, real_acc(acc: Acc) -> vec4<f32>: halves_int8, halves_int16

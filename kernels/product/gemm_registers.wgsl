@@ -4,21 +4,11 @@
 // For q8ta_wgpu/program/unroll.py all loops except those over k and over turns have constant bounds.
 // Open:
 //   THREADS_M, ROWS, QUADS, HALVES: the tile
-//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed, parts_window,
-//     parts_gated
-//   RowVector: halves_int8, halves_int16
-//   row_of(m: u32) -> Row: rows_in_order, rows_with_strides, gemm_window, gemm_window_image, gemm_window_transposed,
-//     parts_window, parts_gated
-//   k_offset_of(k: u32) -> KOffset,
-//     k_offset_from(found: KOffset, k: u32) -> KOffset, k_offset_after(k_offset: KOffset) -> KOffset,
-//     load_x(row: Row, k_offset: KOffset) -> RowVector: gemm_rows, window_vectors, window_words,
-//     window_bytes, gemm_window_image, gemm_window_transposed, parts_window,
-//     parts_gated
-//   phase_of(m: u32) -> u32, steps_of(phase: u32) -> u32, pixel_of(m: u32) -> u32: gemm_pixels, gemm_window_transposed
-//   half_vector(v: RowVector, half: u32) -> vec4<u32>, acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc,
-//     real_acc(acc: Acc) -> vec4<f32>: halves_int8, halves_int16
-//   weight_factor(quad: u32, k: u32) -> vec4<i32>, add_sum(acc: vec4<i32>, sum: vec4<i32>, factor: vec4<i32>) -> vec4<i32>:
-//     weights_8, weights_4
+//   Row, RowVector, row_of, k_offset_of, load_x, phase_of, steps_of, pixel_of, half_vector, acc_of, real_acc,
+//     weight_factor: as in gemm
+//   k_offset_from(found: KOffset, k: u32) -> KOffset, k_offset_after(k_offset: KOffset) -> KOffset: gemm_rows,
+//     window_vectors, window_words, gemm_window_image, gemm_window_transposed, parts_window, parts_gated
+//   add_sum(acc: vec4<i32>, sum: vec4<i32>, factor: vec4<i32>) -> vec4<i32>: weights_8, weights_4
 //   TURNS, WORDS, held_weights(at: u32, local: u32) -> vec4<u32>, weight_of(held: vec4<u32>, at: u32, i: u32) -> vec4<u32>,
 //     held_channels(quad: u32, start: u32) -> Held, start_of(held: Held, start: u32, i: u32, half: u32) -> vec4<i32>,
 //     channel_of(held: Held, quad: u32, i: u32) -> Channel: exchange_by_loads, exchange_by_shuffles

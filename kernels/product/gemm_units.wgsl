@@ -18,17 +18,8 @@
 // int8 when a step is stored to workgroup memory, and its channel two columns (PARTS = 2).
 // Open:
 //   UNIT_M, UNIT_N, LANES, SUBGROUPS_M, SUBGROUPS_N, FRAGMENTS_M, FRAGMENTS_N, STEP, HALVES, PARTS, EARLY: the tile
-//   Row: gemm_rows, gemm_window, gemm_window_image, gemm_window_transposed, parts_window,
-//     parts_gated
-//   RowVector: halves_int8, halves_int16
-//   row_of(m: u32) -> Row: rows_in_order, rows_with_strides, gemm_window, gemm_window_image, gemm_window_transposed,
-//     parts_window, parts_gated
-//   k_offset_of(k: u32) -> KOffset, load_x(row: Row, k_offset: KOffset) -> RowVector: gemm_rows, window_vectors,
-//     window_words, window_bytes, gemm_window_image, gemm_window_transposed, parts_window,
-//     parts_gated
-//   phase_of(m: u32) -> u32, steps_of(phase: u32) -> u32, pixel_of(m: u32) -> u32: gemm_pixels, gemm_window_transposed
-//   half_vector(v: RowVector, half: u32) -> vec4<u32>, start_half(quad: u32, half: u32) -> vec4<i32>,
-//     acc_of(high: vec4<i32>, low: vec4<i32>) -> Acc, real_acc(acc: Acc) -> vec4<f32>: halves_int8, halves_int16
+//   Row, RowVector, row_of, k_offset_of, load_x, phase_of, steps_of, pixel_of, half_vector, start_half, acc_of, real_acc:
+//     as in gemm
 //   UnitWeights, unit_weights(at: u32, channel: u32, k: u32) -> UnitWeights, unit_column(channel: u32, part: u32) -> u32,
 //     unit_vector(w: UnitWeights, part: u32, v: u32) -> vec4<u32>, unit_sum(at: u32) -> vec4<i32>:
 //     unit_weights_8, unit_weights_4

@@ -21,7 +21,7 @@ from q8ta_wgpu.ir.graph import (
     Call,
     QParams,
 )
-from q8ta_wgpu.ir.int8 import ROWS, Int8Form, QuantizedCall, Weight
+from q8ta_wgpu.ir.int8 import ROWS, Int8Form, NoInt8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import FLOAT_MAX, Operand
@@ -178,7 +178,7 @@ With a float32 result the multiplier is s_x * s_w, and the offset is the bias in
 the bias of a channel whose weights are tiny or zero."""
 
 
-def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
+def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form:
     """The int8 form of a weighted sum.
 
     Args:
@@ -187,19 +187,16 @@ def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
         name: the form is q8ta_`name`, or q16ta_`name` with an int16 operand.
         attrs: attributes of the form, without the epilogue.
 
-    Returns:
-        The form, or the reason why there is none, for instance that the accumulator could pass int32.
+    Raises NoInt8Form where there is none, for instance since the accumulator could pass int32.
     """
-    weight, bias, x = call.constants.get(1), call.constants.get(2), call.q[0]
-    if x is None:
-        return "its input is a constant"
+    weight, bias, x = call.constants.get(1), call.constants.get(2), call.quantized()
     if not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
-        return "its weight is not a quantized constant, or its bias is not a constant"
+        raise NoInt8Form("its weight is not a quantized constant, or its bias is not a constant")
     if np.any(weight.zero != 0) or (weight.axis != 0 and np.any(weight.scale != weight.scale.flat[0])):
-        return "its weight needs zero point 0 and scales along the output channels"
+        raise NoInt8Form("its weight needs zero point 0 and scales along the output channels")
     stored = weight.values if weight.values.dtype == np.int8 else bits.pack(weight.values)
     if stored is None:
-        return "its weight has more than 8 bits, and no factor for each 32 inputs leaves 4"
+        raise NoInt8Form("its weight has more than 8 bits, and no factor for each 32 inputs leaves 4")
     channels = weight.values.shape[0]
     w = weight.values.reshape(channels, -1)
     scale = x.scale * np.broadcast_to(weight.scale if weight.axis == 0 else weight.scale.flat[0], (channels,))
@@ -207,7 +204,7 @@ def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
     sizes = _sizes(w, sums)
     largest = largest_accumulator(sizes, x, sums)
     if largest > arithmetic.INT32_MAX:
-        return f"its accumulator could reach {largest}, past int32"
+        raise NoInt8Form(f"its accumulator could reach {largest}, past int32")
     correction = correction_of(x, sums).astype(np.int32)
     step = max(call.rows, 1.0)
     reached = float((scale * sizes * x.span * step + np.abs(bias)).max())
@@ -216,29 +213,25 @@ def lower(call: QuantizedCall, name: str, attrs: Attrs) -> Int8Form | str:
         with np.errstate(all="ignore"):
             offset = np.rint(bias.astype(np.float64) / scale).astype(np.float32)
         if (bad := ~np.isfinite(offset)).any():
-            return f"its bias {bias[bad][0]:g} is too large for its scale {scale[bad][0]:.3g}"
+            raise NoInt8Form(f"its bias {bias[bad][0]:g} is too large for its scale {scale[bad][0]:.3g}")
         if (bad := (scale < SMALLEST_SCALE) | (scale > FLOAT_MAX)).any():
-            return f"the scale of its input times its weight's, {scale[bad][0]:.3g}, is no normal float32 number"
-        found: Rounding | str = Rounding(scale.astype(np.float32), offset, Epilogue((Scale(),)), ())
-        return _form(call, op, attrs, stored, correction, found)
+            found = f"the scale of its input times its weight's, {scale[bad][0]:.3g}"
+            raise NoInt8Form(f"{found}, is no normal float32 number")
+        kept = Rounding(scale.astype(np.float32), offset, Epilogue((Scale(),)), ())
+        return _form(call, op, attrs, stored, correction, kept)
     term = bias.astype(np.float64)
     return _form(call, op, attrs, stored, correction, rounding(call, call.out, scale, term, reached))
 
 
-def _form(
-    call: QuantizedCall, op: str, attrs: Attrs, weight: Array, correction: Array, found: Rounding | str
-) -> Int8Form | str:
-    """The form of a sum with the rounding `found`, or the reason in it. Where rows of x have scales, the stage `rows`
-    is added."""
-    if isinstance(found, str):
-        return found
+def _form(call: QuantizedCall, op: str, attrs: Attrs, weight: Array, correction: Array, found: Rounding) -> Int8Form:
+    """The form of a sum with the rounding `found`. Where rows of x have scales, the stage `rows` is added."""
     stages, operands = found.epilogue.stages, found.operands
     if call.rows:
         stages, operands = (Rows(), *stages), (ROWS, *operands)
         if not _multiplies_rows(found.multiplier).all():
-            return f"the ratio of its scales, {found.multiplier.max():.3g}, is too large for scales of rows"
+            raise NoInt8Form(f"the ratio of its scales, {found.multiplier.max():.3g}, is too large for scales of rows")
         if epilogue.wrong(stages):
-            return "scales of rows, an addend and an activation together are more than a dispatch reads"
+            raise NoInt8Form("scales of rows, an addend and an activation together are more than a dispatch reads")
     numbers = (found.multiplier, found.offset, correction)
     return Int8Form(op, (0, weight, *numbers, *operands), {**attrs, "epilogue": Epilogue(stages)})
 

@@ -16,7 +16,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, INT32, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, Weight
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall, Weight
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import WIDE_RANGE, Op, Operand
@@ -37,21 +37,21 @@ SUM_LIMIT = 2.0**27
 """The largest magnitude of each term of a sum: four of them fit int32."""
 
 
-def lower(call: QuantizedCall, cell: str) -> Int8Form | str:
-    """The int8 form of a layer, or the reason why there is none. Its multipliers convert sums to 2^-FRACTION, and its
-    bias is in 2^-FRACTION."""
+def lower(call: QuantizedCall, cell: str) -> Int8Form:
+    """The int8 form of a layer. Its multipliers convert sums to 2^-FRACTION, and its bias is in 2^-FRACTION. Raises
+    NoInt8Form where there is none."""
     weight, bias = call.constants.get(1), call.constants.get(2)
     if call.q[0] != PROJECTED or not isinstance(weight, Weight) or not isinstance(bias, np.ndarray):
-        return "it needs a projected input in int16 and a quantized weight"
+        raise NoInt8Form("it needs a projected input in int16 and a quantized weight")
     if weight.axis != 0 or weight.zero.any():
-        return "its weight has another zero point than 0, or scales along another axis than its outputs"
+        raise NoInt8Form("its weight has another zero point than 0, or scales along another axis than its outputs")
     multiplier = (weight.scale * 2.0 ** (FRACTION - PRODUCT_FRACTION + call.attrs["shifts"][0])).astype(np.float32)
     offset = np.rint(np.clip(bias.astype(np.float64) * 2.0**FRACTION, -SUM_LIMIT, SUM_LIMIT)).astype(np.int32)
     if not (np.isfinite(multiplier).all() and multiplier.max() < 2.0**100):
-        return f"a scale of its weight, {weight.scale.max():.3g}, is too large"
+        raise NoInt8Form(f"a scale of its weight, {weight.scale.max():.3g}, is too large")
     scale = 2.0 ** -_fractions(cell, call.attrs)[0] / call.out.scale if call.out else 1.0
     if not np.isfinite(np.float32(scale)):
-        return "the scale of its result is too small"
+        raise NoInt8Form("the scale of its result is too small")
     states = range(3, len(call.inputs))
     operands = (0, weight.values, multiplier, offset, cells.tanh_knots(), *states)
     attrs = {**call.attrs, "lo": call.lo, "hi": call.hi}

@@ -114,7 +114,7 @@ def _sum_like(name: str, overload: str) -> tuple[Op, Op]:
     """The operators of mean or sum: in float32, and in int8. `overload` is aten's with dimensions."""
     params = _params(name)
 
-    def lower(call: QuantizedCall) -> Int8Form | str:
+    def lower(call: QuantizedCall) -> Int8Form:
         count = _count(call.inputs[0].shape, call.attrs)
         return average.lower(call, f"q8ta_{name}", call.attrs, count)
 

@@ -15,7 +15,7 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall
+from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape, word_count
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims
@@ -96,14 +96,13 @@ def _reference_update(call: Call, arrays: Sequence[Array]) -> Array:
     return update.written_rows(call, _reference_int8(_rows(call), operands), indices)
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
-    x, cos, sin = call.q
-    if x is None or cos is None or sin is None or call.out is None:
-        return "it needs quantized operands and a quantized result"
-    steps = x.scale * 2.0 ** arithmetic.fraction(call.out.dtype) / call.out.scale
+def _lower(call: QuantizedCall) -> Int8Form:
+    x, cos, sin = map(call.quantized, range(3))
+    out = call.result
+    steps = x.scale * 2.0 ** arithmetic.fraction(out.dtype) / out.scale
     factors = [float(np.float32(angles.scale * steps)) for angles in (cos, sin)]
     if not arithmetic.terms_fit(*(x.span * q.span * f for q, f in zip((cos, sin), factors, strict=True))):
-        return f"its scales {x.scale:.3g} and {call.out.scale:.3g} are too far apart for int32"
+        raise NoInt8Form(f"its scales {x.scale:.3g} and {out.scale:.3g} are too far apart for int32")
     attrs = {"cos_multiplier": factors[0], "sin_multiplier": factors[1], "lo": call.lo, "hi": call.hi}
     return Int8Form("q8ta_rotary", (0, 1, 2), {**call.attrs, **attrs})
 
@@ -129,7 +128,7 @@ def _by_words(call: Call) -> bool:
 
 def _update_source(call: Call) -> tuple[str, ...]:
     by = "words" if _by_words(call) else "elements"
-    return "update_rows_packed", "rotary", "row_word=rotated_word", f"rotated=rotated_by_{by}"
+    return *update.OF_WORDS, "rotary", "row_word=rotated_word", f"rotated=rotated_by_{by}"
 
 
 def _items(call: Call) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT16X4, Array, Attrs, Call, QParams, TensorType
-from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
+from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
 from q8ta_wgpu.ir.op import Attr, Case, Op, Operand, check_padded, extent, pair
@@ -125,15 +125,13 @@ OPERANDS = (*weighted.OPERANDS[:4], replace(weighted.OPERANDS[4], valid=_valid_c
 outside of the image reads z_x. A tap between two input pixels reads nothing."""
 
 
-def _lower(call: QuantizedCall) -> Int8Form | str:
+def _lower(call: QuantizedCall) -> Int8Form:
     lowered = weighted.lower(call, "conv_transpose2d", call.attrs)
-    if isinstance(lowered, str):
-        return lowered
-    weight, x = lowered.operands[1], call.q[0]
-    assert isinstance(weight, np.ndarray) and x is not None
-    correction, largest = _corrections(weight, x, call.attrs)
+    weight = lowered.operands[1]
+    assert isinstance(weight, np.ndarray)
+    correction, largest = _corrections(weight, call.quantized(), call.attrs)
     if largest > arithmetic.INT32_MAX:
-        return f"its accumulator could reach {largest}, past int32"
+        raise NoInt8Form(f"its accumulator could reach {largest}, past int32")
     operands = (*lowered.operands[:4], correction.astype(np.int32), *lowered.operands[5:])
     return replace(lowered, operands=operands)
 

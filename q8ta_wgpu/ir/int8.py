@@ -27,6 +27,10 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Array, Attrs, QParams, TensorType
 
 
+class NoInt8Form(Exception):  # noqa: N818
+    """A quantized call has no int8 form. The message says why, as a report ends a sentence with it."""
+
+
 @dataclass(frozen=True)
 class Weight:
     """A quantized constant: real = scale[c] * (values - zero[c]) along `axis`. float64 scales, int64 zeros."""
@@ -71,6 +75,19 @@ class QuantizedCall:
     even: bool = False
     rows: float = 0.0
 
+    def quantized(self, position: int = 0) -> QParams:
+        """The quantization of an operand. Raises NoInt8Form for a constant."""
+        if (found := self.q[position]) is None:
+            raise NoInt8Form(f"its operand {position} is a constant, which is not quantized")
+        return found
+
+    @property
+    def result(self) -> QParams:
+        """The quantization of the result. Raises NoInt8Form where it is float32."""
+        if self.out is None:
+            raise NoInt8Form("its result is not quantized")
+        return self.out
+
     @property
     def fused(self) -> bool:
         """Whether anything but clamps joins the operator before rounding."""
@@ -114,8 +131,8 @@ class Int8Form:
     q: QParams | None = None
 
 
-ToInt8 = Callable[[QuantizedCall], "Int8Form | str"]
-"""Makes the int8 form of a quantized call, or says why there is none."""
+ToInt8 = Callable[[QuantizedCall], Int8Form]
+"""Makes the int8 form of a quantized call. Raises NoInt8Form where there is none."""
 
 
 Fusible = Literal["norm", "addend", "activation"]

@@ -207,6 +207,9 @@ def open_names(stem: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
     for line in re.sub(r"\n//     ", " ", block).splitlines():
         names, _, by = line.removeprefix("//   ").rpartition(": ")
+        if by == "as in gemm":
+            found |= {name: open_names("gemm")[name] for name in names.split(", ")}
+            continue
         fillers = tuple(name for name in by.split(", ") if name in files())
         assert fillers or by in ("the tile", "the kernel", "the epilogue", "functions of pairs_rows"), line
         found |= {
