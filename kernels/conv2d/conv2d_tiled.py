@@ -40,25 +40,18 @@ def sizes(call: Call) -> tuple[int, int, int]:
     channels, and of words of a window."""
     n, c, h, w = epilogue.extents(call)
     _, depth, kh, kw = call.inputs[1].shape
-    words = _quads(kh * kw) if _is_thin(call) else kh * kw * _quads(depth)
-    return n * h * w, c, words
+    return n * h * w, c, kh * kw * _quads(depth)
 
 
 def _weight_rows(call: Call, weight: Array) -> Array:
     """The weight as a matrix, int8 (outputs, taps x padded input channels)."""
     channels, depth, kh, kw = weight.shape
-    if _is_thin(call):
-        return np.pad(weight.reshape(channels, -1), ((0, 0), (0, -kh * kw % 4)))
     taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
     return np.pad(taps, ((0, 0), (0, 0), (0, -depth % 4))).reshape(channels, -1)
 
 
 def _is_pointwise(call: Call) -> bool:
     return call.inputs[1].shape[2:] == (1, 1) and not any(call.attrs["padding"])
-
-
-def _is_thin(call: Call) -> bool:
-    return call.inputs[1].shape[1] == 1 and not _is_pointwise(call)
 
 
 def _product_params(call: Call) -> Params:
@@ -74,7 +67,7 @@ def _reading(call: Call) -> str:
     vectors = _quads(call.inputs[0].shape[1]) % 4 == 0
     if _is_pointwise(call):
         return "pw" if vectors else "pw, narrow"
-    return "thin" if _is_thin(call) else "window" if vectors else "window, narrow"
+    return "window" if vectors else "window, narrow"
 
 
 READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
@@ -82,16 +75,13 @@ READINGS: Mapping[str, tuple[str, tuple[str, ...], bool]] = {
     "pw, narrow": ("pw", ("gemm_rows", "vectors_of_words"), False),
     "window": ("implicit", ("gemm_window", "window_vectors"), True),
     "window, narrow": ("implicit", ("gemm_window", "window_words"), False),
-    "thin": ("implicit", ("gemm_window", "window_bytes"), False),
 }
 """The ways to read x: for each (method in the kernel's name, WGSL, whether x is bound as vectors)."""
 
-NARROW = ("window, narrow", "thin")
-"""The ways that load a vector word by word, or byte by byte."""
-
 
 def _is_narrow(call: Call) -> bool:
-    return _reading(call) in NARROW
+    """Whether a vector of a window is loaded word by word."""
+    return _reading(call) == "window, narrow"
 
 
 def _takes(call: Call, label: str, method: str) -> bool:

@@ -1,5 +1,5 @@
-// Rows of x as im2col would store them, gathered while loading; k runs over (tap, channel). x is read by window_vectors,
-// window_words or window_bytes.
+// Rows of x as im2col would store them, gathered while loading; k runs over (tap, channel). x is read by window_vectors
+// or window_words.
 
 // The first pixel of the window of a result's pixel: its index in x, and its row and column in the image. The numbers
 // wrap where the window begins outside of the image. Offsets are only added to them, so that taps inside get correct

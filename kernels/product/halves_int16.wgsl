@@ -9,10 +9,6 @@ fn vector_of(a: vec2<u32>, b: vec2<u32>, c: vec2<u32>, d: vec2<u32>) -> RowVecto
   return RowVector(vec4<u32>(a, b), vec4<u32>(c, d));
 }
 
-fn first_lane(word: vec2<u32>) -> u32 { return word.x & 0xffffu; }
-
-fn word_of(a: u32, b: u32, c: u32, d: u32) -> vec2<u32> { return vec2<u32>(a | (b << 16u), c | (d << 16u)); }
-
 fn zero_word() -> vec2<u32> { return params.x_zeros.xy; }
 
 fn zero_vector() -> RowVector { return RowVector(params.x_zeros, params.x_zeros); }
