@@ -30,7 +30,6 @@ from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
 from q8ta_wgpu.passes.plan.regions import Regions, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
-from q8ta_wgpu.passes.plan.spellings import combined
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Attention, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
 from q8ta_wgpu.passes.plan.user_calls import UserCall, UserCalls
@@ -56,7 +55,8 @@ def rounding_of(
     """Plans how the values of a float graph are stored.
 
     Args:
-        graph: a graph whose only quantizes are those of bools; it is not changed.
+        graph: a graph whose only quantizes are those of bools, with one node for what programs write as several; it
+            is not changed.
         observable: names of the values that can be stored: float results of the user's calls.
         calls: the user's call that each node is part of, by the node's output.
         moving: kinds of the calls that only move elements, though several nodes may do it.
@@ -84,14 +84,10 @@ class _Planner:
         kept: Collection[str],
     ) -> None:
         self.graph, self.observable, self.states = graph.copy(), observable, states
-        # By output of an operator that replaces several nodes: these nodes, and the call of the last one.
-        self.replaced = {node.output: each.replaced for each in combined(self.graph) for node in each.made}
-        replacing = {name: calls[nodes[-1].output] for name, nodes in self.replaced.items()}
-        self.call_of = {**replacing, **calls}
+        self.call_of = calls
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
-        moves = {call: kind for call, kind in moving.items() if call not in replacing.values()}
-        self.calls = UserCalls(self.graph, observable, self.call_of, moves)
+        self.calls = UserCalls(self.graph, observable, calls, moving)
         only_moved = {node.output for call in self.calls if isinstance(call.kind, Moves) for node in call.nodes}
         self.joined = joined_values(self.graph, only_moved, kept)
         self._joins = {self.call_of[name] for name in (*self.joined.values, *self.joined.pieces)}
@@ -202,12 +198,9 @@ class _Planner:
     # --- operands and results ---
 
     def _read(self, node: Node, name: str) -> None:
-        """Plans that a node's call reads a value as it is stored. Of an operator that replaces several nodes, each of
-        those that reads the value does."""
-        source, replaced = self.regions.source(name), self.replaced.get(node.output)
-        for reader in replaced or [node]:
-            if replaced is None or source in reader.inputs:
-                self.found.reads[self.call_of[reader.output], source] = self._storage(source)
+        """Plans that a node's call reads a value as it is stored."""
+        source = self.regions.source(name)
+        self.found.reads[self.call_of[node.output], source] = self._storage(source)
 
     def _read_operands(self, node: Node, names: Iterable[str] | None = None) -> None:
         """Plans that a node reads its operands, or those named, as they are stored. An operand `q * 0.125` of a product
@@ -223,10 +216,9 @@ class _Planner:
 
     def _read_finely(self, node: Node, positions: Iterable[int]) -> None:
         """Plans that a node reads the operands at these positions in 16 bits, however they are stored for others."""
-        for source in (self.regions.source(node.inputs[i]) for i in positions):
-            for reader in self.replaced.get(node.output, [node]):
-                if (self.call_of[reader.output], source) in self.found.reads:
-                    self.found.reads[self.call_of[reader.output], source] = INT16
+        for edge in ((self.call_of[node.output], self.regions.source(node.inputs[i])) for i in positions):
+            if edge in self.found.reads:
+                self.found.reads[edge] = INT16
 
     def _storage(self, name: str) -> Storage:
         """How a value is stored for its readers: as it was planned, or as the value that it was moved from."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node
+from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.affine import channels_of
@@ -72,8 +72,9 @@ class Combined:
 
 
 def combine(graph: Graph) -> None:
-    """Replaces nodes by operators that compute the same."""
-    combined(graph)
+    """Replaces nodes by operators that compute the same, factors and terms of channels only where these are rounded."""
+    stored = (graph.types[node.output].q for node in graph.nodes if node.op == "quantize")
+    combined(graph, channels=any(q not in (None, BOOL) for q in stored))
 
 
 def combined(graph: Graph, channels: bool = False) -> list[Combined]:

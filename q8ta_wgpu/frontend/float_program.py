@@ -25,7 +25,7 @@ from q8ta_wgpu.frontend.export.remove_no_ops import remove_no_ops
 from q8ta_wgpu.frontend.export.rewrite import rewrite
 from q8ta_wgpu.frontend.export.states import mark_states
 from q8ta_wgpu.frontend.export.tracing import torch_lock, traced
-from q8ta_wgpu.frontend.importer.importer import check_module, import_decomposed
+from q8ta_wgpu.frontend.importer.importer import structure_of
 
 _IN_PLACE = re.compile(r"_(_\d+)?$")
 """The end of the name of an operator that changed a tensor in place, before it was replaced by one that does not."""
@@ -97,13 +97,12 @@ class Traceable:
         check_changes(program.graph_signature)
         if whole:
             check_random(program.graph)
-            if not self.any_batch:  # with a dynamic batch, more is folded first
-                import_decomposed(program)
+            structure_of(program, range(len(program.graph_signature.user_outputs)))
         return program
 
     def folded(self, program: ExportedProgram, whole: bool = False) -> GraphModule:
-        """The graph of a program with constants folded. With `whole`, raises UnsupportedError for what `compile` would
-        refuse."""
+        """The graph of a program with constants folded. With `whole`, raises UnsupportedError for floats of other
+        dtypes."""
         graph: GraphModule = program.module(check_guards=False)
         fold(graph)
         for node in graph.graph.nodes:
@@ -113,8 +112,6 @@ class Traceable:
             mark_states(graph, len(self.states.names))
         if program.range_constraints:
             fold_batches(graph)
-        if whole and self.any_batch:
-            check_module(graph)
         if whole:
             check_floats(graph)
         return graph

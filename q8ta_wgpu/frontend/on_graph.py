@@ -37,6 +37,7 @@ class OnGraph:
         own: the quantizer.
         buffers: what the states of the module begin with, by name.
         edit: makes of the graph what is read.
+        whole: whether all of it must be supported.
         total: the number of items of the calibration, or a lower bound of it.
 
     Attributes:
@@ -48,14 +49,15 @@ class OnGraph:
     own: Quantizer
     buffers: Mapping[str, Tensor]
     edit: InitVar[Callable[[GraphModule], GraphModule]]
+    whole: InitVar[bool] = True
     total: int = 0
     precision: Precision = field(default_factory=Precision)
 
-    def __post_init__(self, graph: GraphModule, edit: Callable[[GraphModule], GraphModule]) -> None:
+    def __post_init__(self, graph: GraphModule, edit: Callable[[GraphModule], GraphModule], whole: bool) -> None:
         self.module = edit(graph)
         self.own.keep_skipped(self.module)
         keep_sums(self.module)
-        self.program = float_program(self.module)
+        self.program = float_program(self.module, whole)
         self._named: dict[str, Node] = {node.name: node for node in self.module.graph.nodes}
         own = self.own
         self.calibration = Calibration(

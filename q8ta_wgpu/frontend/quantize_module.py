@@ -211,9 +211,9 @@ def _quantized(
         buffers = states.buffers if states else {}
         edit, total = functools.partial(_edit, asked.quantizer, follows, held), max(count, len(held))
         way = (
-            _by_torchao(graph, asked, buffers, edit)
+            _by_torchao(graph, asked, buffers, edit, asked.whole)
             if asked.own is None
-            else OnGraph(graph, asked.own, buffers, edit, total)
+            else OnGraph(graph, asked.own, buffers, edit, asked.whole, total)
         )
         sizes = follows.sizes if follows is not None else None  # for the items that follow
         every = itertools.chain(taken(held), left)

@@ -15,20 +15,21 @@ from q8ta_wgpu.ir.int8 import Monotonic, Moves, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.fold_constants import fold_constants
 from q8ta_wgpu.quantization.float_program import FloatProgram, Moved
+from q8ta_wgpu.quantization.prepare import name_operators
 
 
-def float_program(module: GraphModule) -> FloatProgram:
-    """A float module as a float graph.
+def float_program(module: GraphModule, whole: bool = False) -> FloatProgram:
+    """A float module as a float graph. With `whole`, raises UnsupportedError for what `compile` would refuse.
 
     Every call of the module has a value of its own. `names` has torch's name of each input, parameter and call whose
     value is one tensor, `calls` those of the calls.
     """
-    imported = import_float(module)
+    imported = import_float(module, whole)
     nodes = {node.name: node for node in module.graph.nodes}
     moved = _moved(imported.graph, imported)
     fold_constants(imported.graph)
     graph, values = imported.graph, imported.values
-    return FloatProgram(
+    found = FloatProgram(
         graph,
         observable={name for name, node in values.items() if is_float(node) and not is_constant(node)},
         calls=dict(imported.calls),
@@ -43,6 +44,8 @@ def float_program(module: GraphModule) -> FloatProgram:
         unfitted={node.output for node in graph.nodes if _has_no_bias(nodes, node.output, imported)},
         transforms={name for name, call in imported.calls.items() if is_transform(nodes[call])},
     )
+    name_operators(found)
+    return found
 
 
 def _results(module: GraphModule, imported: Imported) -> list[str]:

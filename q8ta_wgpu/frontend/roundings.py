@@ -73,8 +73,8 @@ class Roundings:
         for node in exact.nodes:
             call, found = self.program.calls[node.output], self._made[node.output]
             for name, read in zip(node.inputs, found.inputs, strict=True):
-                if name != read:
-                    self._note(call, name, read)
+                for reader in self.program.readers(call, name) if name != read else ():
+                    self._note(reader, name, read)
             if found.attrs.get("shifts") != node.attrs.get("shifts"):
                 self.shifts[call] = found.attrs["shifts"]
         pairs = zip(exact.outputs, self.graph.outputs, strict=True)

@@ -97,7 +97,8 @@ class TorchRunner:
             roundings: of edges. All of a group happen together.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
-        groups = {edge: (i, q) for i, group in enumerate(roundings) for edge, q in group}
+        pairs_of = ((i, edge, q) for i, group in enumerate(roundings) for edge, q in group)
+        groups = {(call, name): (i, q) for i, (by, name), q in pairs_of for call in self.program.readers(by, name)}
         found, with_weights = np.zeros(len(roundings)), Roundings(self.program, graph)
         for number, (item, own) in enumerate(zip(self._items, weights, strict=True)):
             traced, random = Traced(self, with_weights, groups), torch.Generator().manual_seed(number)

@@ -70,6 +70,7 @@ class FloatProgram:
         graph: without quantizes, but for those of bools.
         observable: the floats that calls of the user's program give, and inputs.
         calls: the call that each node is part of, by the node's output.
+        parts: by a call that is one operator with others of the user's program, which of these reads which values.
         moving: kinds of the calls that give elements of what they read.
         names: values by their names in the user's program: of files those that are observable, of modules all inputs,
             parameters and results of calls.
@@ -86,6 +87,7 @@ class FloatProgram:
     graph: Graph
     observable: set[str] = field(default_factory=set)
     calls: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     moving: dict[str, Int8] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -96,6 +98,10 @@ class FloatProgram:
     moved: dict[str, Moved] = field(default_factory=dict)
     unfitted: set[str] = field(default_factory=set)
     transforms: set[str] = field(default_factory=set)
+
+    def readers(self, call: str, value: str) -> list[str]:
+        """The user's calls by which a call reads a value: itself, or parts of the operator that it is."""
+        return [part for part, name in self.parts.get(call, ()) if name == value] or [call]
 
     def leave_in_float(self, skip: Sequence[str], reason: str) -> None:
         """Notes that the named operators stay in float32. A name is an operator's, that of a value which it gives, or

@@ -24,14 +24,19 @@ def prepare(program: FloatProgram) -> None:
         graph.prune()
         step(graph)
     graph.prune()
-    for each in combined(graph):
+    name_operators(program)
+    graph.prune()
+
+
+def name_operators(program: FloatProgram) -> None:
+    """Replaces nodes by operators that compute the same, so that a norm or activation is one, however it is written."""
+    for each in combined(program.graph, channels=True):
         call = program.calls[each.replaced[-1].output]
+        parts = [(program.calls[node.output], name) for node in each.replaced for name in node.inputs]
+        program.parts[call] = tuple(dict.fromkeys(parts))
         program.calls |= {node.output: call for node in each.made}
         program.moving.pop(call, None)
-        program.paths[call] = tuple(
-            dict.fromkeys(path for n in each.replaced for path in program.paths.get(program.calls[n.output], ()))
-        )
-    graph.prune()
+        program.paths[call] = tuple(dict.fromkeys(path for part, _ in parts for path in program.paths.get(part, ())))
 
 
 def _fold_lines(graph: Graph) -> None:

@@ -153,12 +153,12 @@ CASES: dict[str, tuple[type[Q8taError], str, dict[str, Any]]] = {
     "its module": (InputError, "found GraphModule: .*exported from", {"module": PROGRAM.module()}),
     "autocast": (
         UnsupportedError,
-        "converts torch.float32 to torch.bfloat16.*leave out torch.autocast",
+        "computes in torch.bfloat16.*leave out torch.autocast",
         {"module": around_conv(autocast)},
     ),
     "half inside": (
         UnsupportedError,
-        "converts torch.float32 to torch.float16.*leave out torch.autocast",
+        "computes in torch.float16.*leave out torch.autocast",
         {"module": around_conv(lambda s, x: s.conv(x).half().float())},
     ),
     "no result": (UnsupportedError, "returns no tensor", {"module": around_conv(lambda s, x: None)}),

@@ -9,7 +9,6 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
-from q8ta_wgpu.frontend.calibrate.spelled import name_operators
 from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
 from q8ta_wgpu.frontend.export.folding import float_constants
 from q8ta_wgpu.frontend.export.linears import name_linears
@@ -114,9 +113,8 @@ class Quantizer:
             _class_of_torchao()
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Replaces attention by two products and a softmax, recurrent layers by one call for each, products with a
-        constant matrix by linears, and operators written as several calls by one. Moves norms before cats, and removes
-        operators without effect."""
+        """Replaces attention by two products and a softmax, recurrent layers by one call for each, and products with a
+        constant matrix by linears. Moves norms before cats, and removes operators without effect."""
         norms_before_cats(model, self._why_skipped)
         factors_before_cats(model)
         expand_attention(model)
@@ -124,7 +122,6 @@ class Quantizer:
         remove_identities(model)
         float_constants(model)
         name_linears(model)
-        name_operators(model, self._why_skipped)
         model.recompile()
         return model
 

@@ -18,7 +18,7 @@ def check_floats(graph: GraphModule) -> None:
         if dtype := other_float(node):
             raise UnsupportedError(
                 f"{node.target} at {source_of(node) or node.name} computes in {dtype}: int8 is made from float32, so "
-                "make its other operand float32 (.float())"
+                "make its other operand float32 (.float()), and leave out torch.autocast, .half() and .to"
             )
 
 

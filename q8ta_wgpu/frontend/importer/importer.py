@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
@@ -44,7 +44,7 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
             module path and source line. Also for mutated buffers, dynamic dimensions other than the batch, and inputs
             that are not float32 tensors.
     """
-    graph, structure = import_decomposed(plain(program))
+    graph, structure = _imported(plain(program))
     if (variance := next(filter(_divides_by_count, program.graph.nodes), None)) is not None:
         why = f"the variance at {source_of(variance) or variance.name} divides by the number of its elements less one"
         for name in graph.inputs:
@@ -53,7 +53,7 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
     return graph, structure
 
 
-def import_decomposed(program: ExportedProgram) -> tuple[Graph, Structure]:
+def _imported(program: ExportedProgram) -> tuple[Graph, Structure]:
     """`import_program` for a program without in-place operators, which torch has already decomposed."""
     signature = program.graph_signature
     if mutated := list(signature.user_inputs_to_mutate.values()):
@@ -160,16 +160,22 @@ def _keep(walk: Walk, read: str, buffer: str, initial: torch.Tensor, value: str)
 
 def _structure(program: ExportedProgram, outputs: Sequence[Any]) -> Structure:
     """The structure of a program's outputs, in which names stand for tensors, and the tensors' dtypes."""
-    spec, count = program.call_spec.out_spec, itertools.count()
-    assert spec is not None
+    count = itertools.count()
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     pairs = zip(program.graph_signature.user_outputs, outputs, strict=True)
     dtypes = [
         _RESULTS.get(getattr(values[str(name)], "dtype", None)) for name, found in pairs if isinstance(found, str)
     ]
-    indices = [next(count) if isinstance(found, str) else None for found in outputs]
+    return structure_of(program, [next(count) if isinstance(found, str) else None for found in outputs], dtypes)
+
+
+def structure_of(
+    program: ExportedProgram, indices: Sequence[int | None], dtypes: Sequence[str | None] = ()
+) -> Structure:
+    """The structure of a program's outputs. `indices` are those of its tensors, None for outputs that are none."""
+    assert program.call_spec.out_spec is not None
     try:
-        return Structure.of(tree_unflatten(indices, spec), dtypes)
+        return Structure.of(tree_unflatten(indices, program.call_spec.out_spec), dtypes)
     except GraphError as error:
         raise UnsupportedError(str(error)) from error
 
@@ -197,13 +203,6 @@ def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
     return walk.graph
 
 
-def check_module(module: GraphModule) -> None:
-    """Raises UnsupportedError, as `import_program`, if calls of a module cannot be imported."""
-    walk = _of_module(module)
-    walk.run([])
-    walk.problems.check()
-
-
 @dataclass(frozen=True)
 class Imported:
     """A float graph, and torch's names of its values.
@@ -219,10 +218,16 @@ class Imported:
     calls: Mapping[str, str]
 
 
-def import_float(module: GraphModule) -> Imported:
-    """Imports a float module. The value of an unsupported call is computed by no node."""
+def import_float(module: GraphModule, whole: bool = False) -> Imported:
+    """Imports a float module. The value of an unsupported call is computed by no node; with `whole`, raises
+    UnsupportedError for such calls, and for results that a graph cannot have, as `import_program`."""
     walk = _of_module(module, aliases=False)
     walk.run([])
+    if whole:
+        walk.problems.check()
+        ends = tree_leaves(module.graph.output_node().args[0])
+        named = [end.name if isinstance(end, Node) else end for end in ends]
+        _check_ends(walk, named, [walk.values.get(end) if isinstance(end, str) else end for end in named])
     walk.graph.outputs = [
         walk.values[node.name]
         for node in module.graph.output_node().all_input_nodes

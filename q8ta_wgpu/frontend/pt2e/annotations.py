@@ -4,15 +4,14 @@ prepare."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from q8ta_wgpu.frontend.export.recurrent_layers import first_states, weights_of
-from q8ta_wgpu.frontend.export.states import keep_sums, states_of
-from q8ta_wgpu.frontend.importer.importer import import_float
+from q8ta_wgpu.frontend.export.recurrent_layers import weights_of
+from q8ta_wgpu.frontend.export.states import keep_sums
 from q8ta_wgpu.frontend.nodes import (
     constant,
     is_constant,
@@ -25,9 +24,11 @@ from q8ta_wgpu.frontend.nodes import (
 from q8ta_wgpu.frontend.notes import IN_FLOAT, note
 from q8ta_wgpu.frontend.pt2e import specs
 from q8ta_wgpu.frontend.pt2e.torchao import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
-from q8ta_wgpu.ir.int8 import Monotonic, Moves, Recurrent, WeightedSum
+from q8ta_wgpu.frontend.read_float import float_program
+from q8ta_wgpu.ir.int8 import Recurrent, WeightedSum
 from q8ta_wgpu.passes.plan.rounding import rounding_of
-from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
+from q8ta_wgpu.passes.plan.storage import INT8, Shared, Storage
+from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.planned import SHORTEST_ROW
 
 
@@ -58,17 +59,7 @@ class Annotations:
         """Writes them."""
         model = self._model
         keep_sums(model)
-        imported, written = import_float(model), {node for _, node in states_of(model)}
-        plan = rounding_of(
-            imported.graph,
-            {name for name, node in imported.values.items() if is_float(node) and not is_constant(node)},
-            imported.calls,
-            {n.name: int8 for n in model.graph.nodes if isinstance(int8 := kind(n), Moves | Monotonic)},
-            {node.name for node in first_states(model.graph)},
-            streams=self._streams,
-            kept={name for name, node in imported.values.items() if node in written},
-        )
-        self._activations(plan, imported.values)
+        self._activations(float_program(model))
         for node in model.graph.nodes:
             if isinstance(kind(node), Recurrent) and not why_in_float(node):
                 self._recurrent(node)
@@ -77,13 +68,17 @@ class Annotations:
             elif node.target is torch.ops.aten.embedding.default and not why_in_float(node):
                 self._table_of(node)
 
-    def _activations(self, plan: Rounding, values: Mapping[str, Node]) -> None:
-        """Writes those of activations from a plan."""
+    def _activations(self, program: FloatProgram) -> None:
+        """Writes those of activations, as they are planned."""
+        kept, values = set(program.states.values()), {name: self._nodes[node] for name, node in program.names.items()}
+        given = (program.graph, program.observable, program.calls, program.moving, program.begins)
+        plan = rounding_of(*given, streams=self._streams, kept=kept)
         for call, reason in plan.in_float.items():
             note(self._nodes[call], IN_FLOAT, reason)
         for (call, name), storage in plan.reads.items():
             if (source := values.get(name)) is not None and is_float(source):
-                self._annotation(self._nodes[call]).input_qspec_map[source] = self._spec(storage)
+                for reader in program.readers(call, name):
+                    self._annotation(self._nodes[reader]).input_qspec_map[source] = self._spec(storage)
         for name, storage in plan.gives.items():
             self._annotation(values[name]).output_qspec = self._spec(storage)
 
