@@ -28,7 +28,7 @@ from q8ta_wgpu.passes.plan.joins import joined_values
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
-from q8ta_wgpu.passes.plan.regions import Regions, kind_of, scales_operand
+from q8ta_wgpu.passes.plan.regions import Regions, is_move, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Attention, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
@@ -38,6 +38,9 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 _READ_IN_FLOAT, _WHOLE = "all that read it stay in float32", "it gives no floats but integers or bools"
 """Why a call that moves elements stays in float32."""
+
+_MOVED = "it gives elements of an input as results, with which nothing is computed"
+"""Why a call that only moves an input to results stays in float32."""
 
 _JOINED = "what it joins is given as an output or taken apart again, and each part keeps a scale of its own"
 """Why a call that joins values stays in float32."""
@@ -83,7 +86,7 @@ class _Planner:
         states: Collection[str],
         kept: Collection[str],
     ) -> None:
-        self.graph, self.observable, self.states = graph.copy(), observable, states
+        self.graph, self.observable, self.states, self.kept = graph.copy(), observable, states, {*kept}
         self.call_of = calls
         self.rewriter = Rewriter(self.graph)
         self.regions = Regions(self.rewriter, observable)
@@ -97,10 +100,8 @@ class _Planner:
     def run(self) -> Rounding:
         """Plans all values."""
         for call in reversed(list(self.calls)):
-            if isinstance(call.kind, Moves | Monotonic) and all(
-                only_float_reads(self.regions, name) for name in call.outputs
-            ):
-                self.found.in_float[call.name] = reason = _READ_IN_FLOAT if call.outputs else _WHOLE
+            if reason := self._why_moved_in_float(call):
+                self.found.in_float[call.name] = reason
                 self.graph.values.leave_in_float({node.output: reason for node in call.nodes})
         in_float = {node.output for node in self.graph.nodes if self.graph.values[node.output].in_float}
         self.regions.claimed |= in_float | self.joined.values | self.joined.pieces
@@ -118,6 +119,24 @@ class _Planner:
             if node.output not in inside:
                 self._read(node, name)
         return self.found
+
+    def _why_moved_in_float(self, call: UserCall) -> str:
+        """Why a call that moves elements stays in float32, once the calls behind it are known; empty if it need not."""
+        if not isinstance(call.kind, Moves | Monotonic):
+            return ""
+        if all(only_float_reads(self.regions, name) for name in call.outputs):
+            return _READ_IN_FLOAT if call.outputs else _WHOLE
+        readers = [reader for name in call.outputs for reader in self.rewriter.readers(name)]
+        in_float = all(self.graph.values[reader.output].in_float == _MOVED for reader in readers)
+        if not in_float or not isinstance(call.kind, Moves) or not self.kept.isdisjoint(call.outputs):
+            return ""
+        return _MOVED if call.inputs and all(map(self._is_moved_input, call.inputs)) else ""
+
+    def _is_moved_input(self, name: str) -> bool:
+        """Whether a value is an input of the network, moved or not."""
+        while (made := self.rewriter.producer(name)) is not None and is_move(made):
+            name = made.inputs[0]
+        return name in self.graph.inputs
 
     def _find_attention(self) -> set[str]:
         """Finds attentions and the operands of their products; returns the values within, which are not stored."""

@@ -38,7 +38,6 @@ class OnGraph:
         buffers: what the states of the module begin with, by name.
         edit: makes of the graph what is read.
         whole: whether all of it must be supported.
-        total: the number of items of the calibration, or a lower bound of it.
 
     Attributes:
         module: the graph, edited, and quantized in the end.
@@ -50,7 +49,6 @@ class OnGraph:
     buffers: Mapping[str, Tensor]
     edit: InitVar[Callable[[GraphModule], GraphModule]]
     whole: InitVar[bool] = True
-    total: int = 0
     precision: Precision = field(default_factory=Precision)
 
     def __post_init__(self, graph: GraphModule, edit: Callable[[GraphModule], GraphModule], whole: bool) -> None:
@@ -95,10 +93,10 @@ class OnGraph:
     def _in_order(self, items: Iterator[Tensors], runner: TorchRunner) -> Iterator[tuple[int, Tensors]]:
         """All items with their places, those that are simulated last."""
 
-        def simulated(item: Tensors) -> int:
+        def simulated(item: Tensors) -> Callable[[int], int]:
             if self.own.precision == "int8":
-                return 0
-            return how_many(self.program.graph, runner.inputs(item), self.total, quick=True)
+                return lambda _: 0
+            return how_many(self.program.graph, runner.inputs(item), quick=True)
 
         for place, item, keep in in_order(items, simulated, _copied, self.calibration.hold_out):
             self._kept += [item] if keep else []

@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
@@ -24,6 +24,7 @@ from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer, check_quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.compile import compile
 from q8ta_wgpu.frontend.edit import edited
+from q8ta_wgpu.frontend.export.buffers_as_inputs import States
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
 from q8ta_wgpu.frontend.export.lifted import lifted
@@ -186,12 +187,7 @@ def _quantized(
     shown = count and count + _STEPS
     with ExitStack() as stack:
         update(0, shown, "exporting the module")
-        module = own_copy(asked.module)
-        changed = changed_buffers(module, asked.example)
-        if changed:
-            stack.enter_context(_stateful)
-            stack.callback(Attributes(asked.module).put_back)
-            module = own_copy(asked.module)
+        module, changed = _own(asked, stack)
         example = asked.example if sizes is None else _enlarged(module, asked.example, sizes, not changed)
         source, program = Traceable.exported(module, example, changed, asked.any_batch, asked.whole)
         states = source.states
@@ -201,23 +197,15 @@ def _quantized(
         fixed = _fixed(source, program, graph, sizes) if asked.whole else []
         fold_norms(graph)
         update(2, shown, "finding what is stored")
-        checked = (
-            checks.calibration_item(item, i, asked.example, sizes, asked.any_batch)
-            for i, item in enumerate(aloud(asked.items))
-        )
-        left = iter(states.carried(checked, asked.module) if states else checked)
-        held = enough(graph, left) if asked.own is not None and asked.own.fit_weights else []
+        held = list[checks.Tensors]()
         follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
+        left = _checked(asked, states, follows)
+        held += enough(graph, left) if asked.own is not None and asked.own.fit_weights else ()
         buffers = states.buffers if states else {}
-        edit, total = functools.partial(_edit, asked.quantizer, follows, held), max(count, len(held))
-        way = (
-            _by_torchao(graph, asked, buffers, edit, asked.whole)
-            if asked.own is None
-            else OnGraph(graph, asked.own, buffers, edit, asked.whole, total)
+        way = _way(asked, graph, buffers, functools.partial(_edit, asked.quantizer, follows, held))
+        met, zeros = way.calibrate(
+            itertools.chain(taken(held), left), lambda index: update(3 + index, shown, "calibrating")
         )
-        sizes = follows.sizes if follows is not None else None  # for the items that follow
-        every = itertools.chain(taken(held), left)
-        met, zeros = way.calibrate(every, lambda index: update(3 + index, shown, "calibrating"))
         if not met:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         if states and states.lost:  # of a value that is observed, calibrate says where it was computed
@@ -225,27 +213,64 @@ def _quantized(
         update(3 + met, shown and 4 + met, "choosing scales and quantizing weights")
         lost = way.quantize()
         int8 = lifted(way.module, program, buffers)
-    notes = {
-        ASKED: isinstance(asked.quantizer, Quantizer) and asked.quantizer.precision,
-        FIXED: fixed,
-        PRECISION: way.said,
-        SKIPPED: list(asked.quantizer.skip) if isinstance(asked.quantizer, Quantizer) else [],
-        SIZES: follows and follows.sizes.of_program(int8).plain,
-    }
-    for name, said in notes.items():
-        if said:
-            note(int8.graph_module, name, said)
+    _note(int8, asked, fixed, way.said, follows)
     if follows is not None:
         update(4 + met, shown, "trying other sizes")
         compile(int8)
     return int8, faults.ZEROS if zeros else lost
 
 
-def _by_torchao(graph: GraphModule, asked: _Asked, *options: Any) -> Foreign:
-    """The way of other quantizers and of training."""
+def _own(asked: _Asked, stack: ExitStack) -> tuple[torch.nn.Module, list[str]]:
+    """A copy of the module, and the names of the buffers that it changes. The user's module, which calibration then
+    runs, is restored when the stack is closed."""
+    module = own_copy(asked.module)
+    if not (changed := changed_buffers(module, asked.example)):
+        return module, changed
+    stack.enter_context(_stateful)
+    stack.callback(Attributes(asked.module).put_back)
+    return own_copy(asked.module), changed
+
+
+def _checked(asked: _Asked, states: States | None, follows: _Following | None) -> Iterator[checks.Tensors]:
+    """The items of the calibration, with the states before each. Each is checked when it is taken: tables may have
+    limited the sizes by then."""
+    items = (
+        checks.calibration_item(item, i, asked.example, follows.sizes if follows else None, asked.any_batch)
+        for i, item in enumerate(aloud(asked.items))
+    )
+    return iter(states.carried(items, asked.module) if states else items)
+
+
+def _note(
+    program: ExportedProgram,
+    asked: _Asked,
+    fixed: Sequence[tuple[int, int, int, str]],
+    said: tuple[Any, ...],
+    follows: _Following | None,
+) -> None:
+    """Notes with a program what the report and `compare` say of it."""
+    own = asked.quantizer if isinstance(asked.quantizer, Quantizer) else None
+    notes = {
+        ASKED: own and own.precision,
+        FIXED: fixed,
+        PRECISION: said,
+        SKIPPED: list(own.skip) if own else [],
+        SIZES: follows and follows.sizes.of_program(program).plain,
+    }
+    for name, found in notes.items():
+        if found:
+            note(program.graph_module, name, found)
+
+
+def _way(
+    asked: _Asked, graph: GraphModule, buffers: Mapping[str, torch.Tensor], edit: Callable[[GraphModule], GraphModule]
+) -> OnGraph | Foreign:
+    """A float graph on its way to int8: ours, or that of other quantizers and of training."""
+    if asked.own is not None:
+        return OnGraph(graph, asked.own, buffers, edit, asked.whole)
     from q8ta_wgpu.frontend.foreign import Foreign
 
-    return Foreign(graph, asked.quantizer, *options)
+    return Foreign(graph, asked.quantizer, buffers, edit, asked.whole)
 
 
 def _edit(

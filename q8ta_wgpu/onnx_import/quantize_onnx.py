@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,8 +130,8 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     computed = Computed(file, wanted, found.constants)
     items, zeros, kept, count = 0, True, list[Mapping[str, Array]](), operator.length_hint(calibration, 0)
 
-    def simulated(first: Mapping[str, Array]) -> int:
-        return 0 if asked.precision == "int8" else how_many(graph, first, count)
+    def simulated(first: Mapping[str, Array]) -> Callable[[int], int]:
+        return (lambda _: 0) if asked.precision == "int8" else how_many(graph, first)
 
     given = (arrays(graph, *arguments(item), _RESIZES) for item in calibration)
     for place, inputs, keep in in_order(given, simulated, _copied, calibrated.hold_out):

@@ -214,8 +214,10 @@ class Calibration:
         """The graph of the same program at other sizes of its inputs, quantized with the same numbers."""
         group = self.weights.group
         other = Calibration(program, self._streams, fit_weights=False, group=group, by_rows=self._by_rows)
+        own = {(type(stored), stored.place): stored for stored in self.values.stored}
         for stored in other.values.stored:
-            stored.met = self._ranges.get(stored.place, stored.met)
+            if (known := own.get((type(stored), stored.place))) is not None:
+                stored.met, stored.clips, stored.own = known.met, known.clips, known.own
         for call, states in other._layers.items():
             states.hidden, states.state = self._layers[call].hidden, self._layers[call].state
         other.weights.take(self.weights)

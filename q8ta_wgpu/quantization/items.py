@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -26,14 +27,17 @@ _WORK = 4e9
 case."""
 
 
-def how_many(graph: Graph, first: Mapping[str, Array], total: int, quick: bool = False) -> int:
-    """How many items are simulated.
+ENOUGH = 4 * ITEMS
+"""Items of a calibration from which on it does not matter how many there are."""
+
+
+def how_many(graph: Graph, first: Mapping[str, Array], quick: bool = False) -> Callable[[int], int]:
+    """How many items are simulated, of how many there are.
 
     Args:
         graph: the float graph.
         first: the inputs of the first item. Of those whose rows differ much in size, half of the calibration is
             simulated, up to ITEMS: few of them are the smallest, which lose most.
-        total: the number of items, or 0 where it is not known.
         quick: whether a run takes much less time than the numpy reference.
     """
     shapes = [graph.types[name].shape for name in graph.inputs]
@@ -41,36 +45,42 @@ def how_many(graph: Graph, first: Mapping[str, Array], total: int, quick: bool =
     results = (graph.types.get(name) for name in graph.results)  # a constant that no node reads has no type
     numbers = min((result.numel for result in results if result is not None), default=NUMBERS)
     least, many = (min(ITEMS, -(-wanted // numbers)) for wanted in (NUMBERS, MANY))
-    wanted = max(-(-INPUTS // each), least, min(many, total // 4))
-    if any(map(are_apart, first.values())):
-        wanted = max(wanted, min(ITEMS, total // 2))
+    half = ITEMS if any(map(are_apart, first.values())) else 0
     work = sum(OPS[node.op].macs(graph.call(node)) for node in graph.nodes)
-    return max(1, wanted if quick else min(wanted, int(_WORK / max(work, 1))))
+    most = ITEMS if quick else max(1, int(_WORK / max(work, 1)))
+    return lambda total: min(max(-(-INPUTS // each), least, min(many, total // 4), min(half, total // 2)), most)
 
 
 def in_order(
     items: Iterable[Item],
-    simulated: Callable[[Item], int],
+    simulated: Callable[[Item], Callable[[int], int]],
     copied: Callable[[Item], Item],
     hold_out: Callable[[], None],
 ) -> Iterator[tuple[int, Item, bool]]:
     """All items, those that are simulated last: how well ranges suit inputs that they did not meet is what counts.
 
     Args:
-        items: in the user's order.
-        simulated: how many of the first ones are simulated, by the first one.
+        items: in the user's order. Whether they say how many they are makes no difference: as many as matter are held.
+        simulated: how many of the first ones are simulated, by the first one, of how many there are.
         copied: copies an item that is kept, since an iterable may reuse the memory of its items.
         hold_out: is called once all others were met, to note their ranges.
 
     Returns:
         For each item its place, the item, and whether it is simulated.
     """
-    count, kept = 0, list[Item]()
-    for place, item in enumerate(items):
-        count = simulated(item) if place == 0 else count
-        if place < count:
-            kept.append(copied(item))
-        else:
+    source = iter(items)
+    held = [copied(item) for item in itertools.islice(source, 1)]
+    if not held:
+        return
+    of = simulated(held[0])
+    while of(len(held)) < of(ENOUGH) and (more := [copied(item) for item in itertools.islice(source, 1)]):
+        held += more
+    count = of(len(held))
+    kept = held[:count]
+    for place, item in enumerate(itertools.chain(held, source)):
+        if place >= count:
             yield place, item, False
+        elif place >= len(held):
+            kept.append(copied(item))
     hold_out()
     yield from ((place, item, True) for place, item in enumerate(kept))

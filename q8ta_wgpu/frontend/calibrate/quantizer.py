@@ -86,23 +86,9 @@ class Quantizer:
                 raise InputError(f"{name} must be {listed}, found {shown(value)}")
         check_switch("qat", qat)
         check_switch("fit_weights", fit_weights)
-        if group is not None and not (is_integer(group) and group in GROUPS):
-            raise InputError(f"group must be one of {', '.join(map(str, GROUPS))}, found {shown(group)}")
-        if group is not None and weights != "int4":
-            raise InputError(
-                f"group is how many inputs share a factor in weights of 4 bits, found group={group} with "
-                f'weights={weights!r}: add weights="int4", or leave group out'
-            )
-        if qat and precision == "int16":
-            raise InputError('values of 16 bits are not trained: use qat=False with precision="int16"')
-        if qat and weights == "int4":
-            raise InputError('weights of 4 bits are not trained: use qat=False with weights="int4"')
-        if qat and activations == "dynamic":
-            raise InputError('scales of rows are not trained: use qat=False with activations="dynamic"')
-        if isinstance(skip, str):
-            raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
-        if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
-            raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
+        _check_group(group, weights)
+        _check_training(qat, precision, weights, activations)
+        _check_skip(skip)
         self.qat, self.fit_weights = qat, fit_weights and not qat
         self.precision = "int8" if qat else precision
         self.dynamic = activations == "dynamic"
@@ -157,6 +143,32 @@ class Quantizer:
 
     def _why_skipped(self, node: Node) -> str:
         return _SKIPPED if any(_comes_from(node, path) for path in self.skip) else ""
+
+
+def _check_group(group: Any, weights: str) -> None:
+    if group is not None and not (is_integer(group) and group in GROUPS):
+        raise InputError(f"group must be one of {', '.join(map(str, GROUPS))}, found {shown(group)}")
+    if group is not None and weights != "int4":
+        raise InputError(
+            f"group is how many inputs share a factor in weights of 4 bits, found group={group} with "
+            f'weights={weights!r}: add weights="int4", or leave group out'
+        )
+
+
+def _check_training(qat: bool, precision: str, weights: str, activations: str) -> None:
+    if qat and precision == "int16":
+        raise InputError('values of 16 bits are not trained: use qat=False with precision="int16"')
+    if qat and weights == "int4":
+        raise InputError('weights of 4 bits are not trained: use qat=False with weights="int4"')
+    if qat and activations == "dynamic":
+        raise InputError('scales of rows are not trained: use qat=False with activations="dynamic"')
+
+
+def _check_skip(skip: Any) -> None:
+    if isinstance(skip, str):
+        raise InputError(f"skip is a list of module paths, found a string: write skip=[{skip!r}]")
+    if not isinstance(skip, Iterable) or not all(isinstance(path, str) for path in skip):
+        raise InputError(f"skip is a list of module paths, such as 'layer1.0', found {shown(skip)}")
 
 
 def check_quantizer(quantizer: Any) -> None:
