@@ -69,7 +69,7 @@ expand_batch = move(
         ((1, 2, 5, 3, 8), {"size": 3}),
     ),
 )
-"""Repeats an operand for each image of a batch. `Model.rebatch` changes the size of the batch, so passes must not fold
+"""Repeats an operand for each image of a batch. `Model.reshape` changes the size of the batch, so passes must not fold
 it into a constant."""
 
 

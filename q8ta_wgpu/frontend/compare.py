@@ -241,7 +241,7 @@ def _integer_values(
     names = user_names(graph)
     graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
     if graph.batched:
-        graph = Model(graph, structure).rebatch(calls[0][0].shape[0]).graph
+        graph = Model(graph, structure).reshape(*(tuple(x.shape) for x in calls[0])).graph
     held, found = reference.initial_states(graph), list[Values]()
     for call in calls:
         inputs = {n: graph.stored(n, x.numpy()) for n, x in zip(graph.arguments, call, strict=True)}

@@ -98,23 +98,6 @@ class Model:
         """Writes a .q8ta file. An existing file is replaced once the new one is complete. Raises ModelFileError."""
         file.save(self.graph, self.structure, path_of(path, "save"))
 
-    def rebatch(self, size: int) -> Model:
-        """The same model for another batch size: the first dimension of every input that has a batch of any size.
-
-        Examples:
-            >>> exported = q8.quantize(module, example_inputs, calibration=batches, dynamic_batch=True)
-            >>> four = q8.compile(exported).rebatch(4)
-
-        Raises InputError if the export fixed the batch, or as `reshape` does.
-        """
-        batched = self.graph.batched
-        if not batched:
-            raise InputError(
-                "the batch of this model is fixed: quantize(..., dynamic_batch=True) makes one for any, reshape takes "
-                "the sizes of every input"
-            )
-        return self.reshape(*((size, *t.shape[1:]) if name in batched else t.shape for name, t in self.inputs.items()))
-
     def reshape(self, *shapes: tuple[int, ...]) -> Model:
         """The same model for inputs of other sizes, without torch.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import DeviceError, InputError, UnsupportedError, shown
+from q8ta_wgpu.errors import DeviceError, InputError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, QParams, TensorType
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
@@ -37,14 +37,14 @@ CPU = dataclasses.replace(SOFTWARE, unroll=False)
 _LAYOUTS = {layout.short: layout for layout in Layout}
 
 
-def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> Path:
+def export_web(model: Model, folder: str | Path) -> Path:
     """Writes `model` for web pages and returns the folder, which any static server can serve.
 
-    net.json names two programs, of which a page loads one: "gpu" for `target`, and "cpu" for browsers that run WebGPU
-    in software. NAME.json has shaders and dispatches, NAME.bin has weights; net.json has their hashes. q8ta.js, with
-    its types, loads and runs them. Shaders use packed dot products; for browsers without them q8ta.js emulates them.
-    The export also holds a hash of what the reference computes from a made-up input, so that a browser which computes
-    other bytes is refused.
+    net.json names two programs, of which a page loads one: "gpu", which runs wherever WebGPU does, and "cpu" for
+    browsers that run it in software. NAME.json has shaders and dispatches, NAME.bin has weights; net.json has their
+    hashes. q8ta.js, with its types, loads and runs them. Shaders use packed dot products; for browsers without them
+    q8ta.js emulates them. The export also holds a hash of what the reference computes from a made-up input, so that a
+    browser which computes other bytes is refused.
 
     Examples:
         >>> folder = q8.export_web(model, "net/")    # net/q8ta.js loads and runs it
@@ -52,14 +52,11 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
     Args:
         model: the model.
         folder: made if it does not exist; files of these names in it are replaced.
-        target: the target of the "gpu" program. WebGPU's baseline runs wherever WebGPU does. What another target needs
-            beyond that is requested from the browser.
 
     Raises:
-        InputError: `model` is no Model, the folder cannot be written, or `target` is no Target.
-        DeviceError: a tensor is too large for the target, or Dawn's compiler, if wgpudawn is installed, refuses a
-            shader.
-        UnsupportedError: the target has matrix units, which no browser offers.
+        InputError: `model` is no Model, or the folder cannot be written.
+        DeviceError: a tensor is too large for WebGPU's baseline, or Dawn's compiler, if wgpudawn is installed, refuses
+            a shader.
     """
     if not isinstance(model, Model):
         raise InputError(
@@ -67,20 +64,16 @@ def export_web(model: Model, folder: str | Path, target: Target = BASELINE) -> P
             "makes one of a program whose operators are all supported (a page has no PyTorch to run the others)"
         )
     path = path_of(folder, "export_web", "a folder")
-    if not isinstance(target, Target):
-        raise InputError(f"target must be a q8ta_wgpu.ir.target.Target, found {shown(target)}")
-    if target.matrix_units:
-        raise UnsupportedError(f"no browser offers the matrix units of {target.name}: export for another target")
-    made = programs(model, target)
+    made = programs(model)
     for program, _ in made.values():
         _compiled(program.shaders)
     return write(bundle.files() | files(model, made), path)
 
 
-def programs(model: Model, target: Target = BASELINE) -> dict[str, tuple[Program, Target]]:
-    """The programs of a model by their names in q8ta.js: "gpu" for `target`, and "cpu"."""
+def programs(model: Model) -> dict[str, tuple[Program, Target]]:
+    """The programs of a model by their names in q8ta.js."""
     made: dict[str, tuple[Program, Target]] = {}
-    for name, chosen in (("gpu", target), ("cpu", CPU)):
+    for name, chosen in (("gpu", BASELINE), ("cpu", CPU)):
         graph = lower(model.graph, chosen)
         made[name] = build(graph, chosen, sync_layouts(graph, chosen)), chosen
     return made

@@ -94,9 +94,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "compare a model": (lambda: q8.compare(nn.ReLU().eval(), MODEL, (ONES,)), "quantize returned, found Model"),
     "export to None": (lambda: q8.export_web(MODEL, None), "export_web takes the path of a folder, found NoneType"),  # type: ignore[arg-type]
     "export of a module": (lambda: q8.export_web(nn.ReLU(), "x"), "takes a Model, found ReLU.*no PyTorch"),  # type: ignore[arg-type]
-    "export for text": (lambda: q8.export_web(MODEL, "x", "gpu"), "target must be a .*Target, found 'gpu'"),  # type: ignore[arg-type]
     "model of nothing": (lambda: q8.Model(None, None), "a Graph and a Structure.*found NoneType and NoneType"),  # type: ignore[arg-type]
-    "rebatch a fixed batch": (lambda: MODEL.rebatch(3), "the batch of this model is fixed: quantize"),
     "tune text": (lambda: q8.Session(MODEL, "reference", tune="no"), "tune must be True or False, found 'no'"),  # type: ignore[arg-type]
     "qat of 16 bits": (lambda: q8.Quantizer(qat=True, precision="int16"), "16 bits are not trained.*qat=False"),
     "calibration None": (lambda: quantized(calibration=None), "must be an iterable of inputs, found NoneType"),

@@ -191,7 +191,7 @@ def test_states_stay_in_the_page(kind: str, js: Any, folder: Path) -> None:
 def test_a_dynamic_batch_is_fixed_by_the_export(js: Any, folder: Path) -> None:
     graph = MODEL.graph.copy()
     graph.dynamic = Dynamic.of_batch({"x": graph.types["x"].shape[0]})
-    model = Model(graph, MODEL.structure).rebatch(3)
+    model = Model(graph, MODEL.structure).reshape((3, *graph.types["x"].shape[1:]))
     x = np.concatenate([small_input(1), small_input(2)[:1]])
     equal(outputs(js, folder, "three", model, {"x": x}), model, {"x": x})
     with pytest.raises(

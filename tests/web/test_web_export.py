@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.__main__ import main
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, QParams, TensorType
 from q8ta_wgpu.ir.layout import INT8_LAYOUTS, pack
-from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
+from q8ta_wgpu.ir.target import BASELINE
 from q8ta_wgpu.web import bundle, pixels, web_folder
 from testbed import browsers as engines
 from testbed.devices import lacking
@@ -110,9 +110,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_targets_no_browser_has(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="no browser offers the matrix units of odd"):
-        web_folder.export_web(MODEL, tmp_path, Target("odd", matrix_units=(MatrixUnit(16, 16, 32, 32),)))
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         web_folder.export_web(MODEL, tmp_path / "file")
