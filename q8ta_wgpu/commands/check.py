@@ -89,8 +89,7 @@ def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> I
         f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
         f"{target.workgroup_memory >> 10} KiB a workgroup, {target.binding_size >> 20} MiB a binding"
     )
-    units = ", ".join(map(str, target.matrix_units))
-    units = f"{units} at {device.unit_rate:.1f} GOP/s" if units else "none"
+    units = ", ".join(map(str, target.matrix_units)) or "none"
     print(
         f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated "
         f"({'packed' if target.packed_dot else 'emulated'} ones are used), copies {device.copy_rate:.1f} GB/s; "

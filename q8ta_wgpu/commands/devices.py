@@ -14,9 +14,9 @@ _HEADER = ("", "adapter", "backend", "engine", "type", "packed dot", "emulated",
            "buffers", "threads", "shared", "binding", "int8")  # fmt: skip
 _LEGEND = """\
 packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read
-and written a second. units: int8 matrix units that compute right, rows x channels x depth, and the speed
-measured of the fastest. buffers: storage buffers a shader may bind. threads, shared: invocations and memory of
-a workgroup. binding: largest storage binding. int8: computes the bytes that the reference computes."""
+and written a second. units: int8 matrix units that compute right, rows x channels x depth. buffers: storage
+buffers a shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest storage
+binding. int8: computes the bytes that the reference computes."""
 
 
 def devices(options: argparse.Namespace) -> None:
@@ -75,7 +75,7 @@ def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
         f"{rates.emulated:.1f} GOP/s",
         f"{device.copy_rate:.1f} GB/s",
         *features,
-        " ".join((*map(str, target.matrix_units), f"{device.unit_rate:.1f} GOP/s")) if target.matrix_units else "no",
+        " ".join(map(str, target.matrix_units)) or "no",
         *limits,
         "yes",
     )

@@ -44,7 +44,6 @@ def figures(timing: Timing) -> dict[str, Any]:
         "run_ms": timing.run_ms,
         "one_by_one_ms": timing.total_ms,
         "dot_gops": timing.dot_rate,
-        "matrix_unit_gops": timing.unit_rate,
         "copy_gbs": timing.copy_rate,
         "dispatches": [
             {

@@ -75,13 +75,6 @@ class Device(OpenDevice):
         return found
 
     @property
-    def unit_rate(self) -> float:
-        """Measured rate of the target's fastest matrix unit, in 10^9 operations (2 for each multiply-accumulate) per
-        second; 0 without one."""
-        units = self.target.matrix_units
-        return float(self._once("unit_rate", lambda: max((rates.unit_rate(self, u) for u in units), default=0.0)))
-
-    @property
     def copy_rate(self) -> float:
         """Measured copy bandwidth, in 10^9 bytes read and written per second, of buffers larger than most caches."""
         return float(self._once("copy_rate", lambda: rates.copy_rate(self)))

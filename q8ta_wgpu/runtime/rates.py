@@ -1,4 +1,4 @@
-"""Measures a device's rates of dot products, matrix units and copies, for planning and reports."""
+"""Measures a device's rates of dot products and copies, for planning and reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from q8ta_wgpu.ir.target import MatrixUnit
 from q8ta_wgpu.program import resolve
 from q8ta_wgpu.runtime import findings, probe
 from q8ta_wgpu.runtime.pipelines import OpenDevice
@@ -119,71 +118,6 @@ def copy_rate(device: OpenDevice, seconds: float = 0.05) -> float:
     words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
     with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
         return 2e-9 * size / _quickest(device, kernel, size // 4096, seconds)
-
-
-_HELD, _SUBGROUPS = 4, 4
-"""Matrices of each operand in a subgroup's registers, and subgroups in a workgroup."""
-
-
-def unit_module(unit: MatrixUnit) -> str:
-    """WGSL to time a matrix unit: a subgroup repeats all products of its matrices, unrolled as in
-    kernels/product/gemm_units.wgsl. k must be a multiple of 16, n of 4."""
-    row, threads = unit.k // 16, unit.lanes * _SUBGROUPS
-    loads = []
-    for i in range(_HELD):
-        left, right = i * unit.m * row, (_HELD * unit.m + i * unit.n) * row
-        loads.append(f"  let a{i} = subgroupMatrixLoad<Left, row_major>(&staged, {left}u, {row}u);")
-        loads.append(f"  let b{i} = subgroupMatrixLoad<Right, col_major>(&staged, {right}u, {row}u);")
-    sums = [(f"s{i}{j}", i, j) for i in range(_HELD) for j in range(_HELD)]
-    declared = [f"  var {s}: Sums;" for s, _, _ in sums]
-    products = [f"    {s} = subgroupMatrixMultiplyAccumulate(a{i}, b{j}, {s});" for s, i, j in sums]
-    size = unit.m * unit.n // 4
-    stores = [
-        f"  workgroupBarrier();\n  subgroupMatrixStore<row_major>(&staged, own, {s}, {unit.n // 4}u);\n"
-        "  workgroupBarrier();\n  total += staged[own + local % LANES];"
-        for s, _, _ in sums
-    ]
-    return "\n".join(
-        [
-            f"// probe of the matrix unit {unit}",
-            "diagnostic(off, chromium.subgroup_matrix_uniformity);",
-            "enable subgroups;",
-            "enable chromium_experimental_subgroup_matrix;",
-            probe.BINDINGS,
-            f"alias Left = subgroup_matrix_left<i8, {unit.k}, {unit.m}>;",
-            f"alias Right = subgroup_matrix_right<i8, {unit.n}, {unit.k}>;",
-            f"alias Sums = subgroup_matrix_result<i32, {unit.n}, {unit.m}>;",
-            f"const LANES = {unit.lanes}u;",
-            f"const STAGED = {max(_HELD * (unit.m + unit.n) * row, _SUBGROUPS * size)}u;",
-            "var<workgroup> staged: array<vec4<u32>, STAGED>;",
-            f"@compute @workgroup_size({threads})",
-            "fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>) {",
-            f"  for (var i = local; i < STAGED; i += {threads}u) {{ staged[i] = vec4(b[(group.x + i) % 64u]); }}",
-            "  workgroupBarrier();",
-            *loads,
-            *declared,
-            "  for (var i = 0u; i < params.count; i++) {",
-            *products,
-            "  }",
-            f"  let own = local / LANES * {size}u;",
-            "  var total = vec4(0u);",
-            *stores,
-            f"  y[group.x * {threads}u + local] = bitcast<i32>(total.x ^ total.y ^ total.z ^ total.w) + a[0];",
-            "}",
-            "",
-        ]
-    )
-
-
-def unit_rate(device: OpenDevice, unit: MatrixUnit, seconds: float = 0.05) -> float:
-    """Rate of a matrix unit on all cores of `device`, in 10^9 operations (2 for each multiply-accumulate) per second:
-    the best of repeats for about `seconds` after a warm-up."""
-    rounds, groups, data = 256, 4096, np.arange(64, dtype=np.int32)
-    words = np.array([rounds, 0, 0, 0], np.uint32).tobytes()
-    results = np.zeros(groups * unit.lanes * _SUBGROUPS, np.int32)
-    operations = 2 * unit.m * unit.n * unit.k * _HELD**2 * rounds * _SUBGROUPS * groups
-    with probe.prepared(device, unit_module(unit), (data, data.view(np.uint32), results), words) as kernel:
-        return 1e-9 * operations / _quickest(device, kernel, groups, seconds)
 
 
 def _quickest(device: OpenDevice, kernel: probe.Probe, groups: int, seconds: float) -> float:

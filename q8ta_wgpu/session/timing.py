@@ -38,7 +38,6 @@ class Timing:
         dot_rate: measured rate of packed dot products on the adapter, in 10^9 operations per second (2 for each
             multiply-accumulate); 0 if it could not be measured.
         copy_rate: measured copy bandwidth of the adapter, in 10^9 bytes read and written per second; 0 likewise.
-        unit_rate: measured rate of the adapter's int8 matrix units, as dot_rate; 0 also if it has none.
         settled: whether times had stopped changing before these were measured.
     """
 
@@ -48,7 +47,6 @@ class Timing:
     runs: Times
     dot_rate: float = 0.0
     copy_rate: float = 0.0
-    unit_rate: float = 0.0
     settled: bool = True
 
     @property
@@ -66,10 +64,6 @@ class Timing:
         """Median time from a run's first dispatch to the end of its last, in milliseconds."""
         return float(np.median(self.runs) / 1e3)
 
-    def roof(self, dispatch: Dispatch) -> float:
-        """The measured rate to compare a dispatch with: matrix units' if it uses them, else packed dot products'."""
-        return self.unit_rate if self.program.on_matrix_units(dispatch) else self.dot_rate
-
     def __str__(self) -> str:
         medians, dispatches = self.medians, self.program.dispatches
         whole = max(float(medians.sum()), 1e-9)
@@ -79,7 +73,6 @@ class Timing:
             f"{name} {rate:.1f} {unit}"
             for name, rate, unit in (
                 ("packed dot", self.dot_rate, "GOP/s"),
-                ("matrix units", self.unit_rate, "GOP/s"),
                 ("copy", self.copy_rate, "GB/s"),
             )
             if rate
@@ -89,7 +82,6 @@ class Timing:
         if measured:
             lines.append(f"measured here: {', '.join(measured)}")
         titles = f"{'us':>9} {'of sum':>6} {'GB/s':>8} {'of copy':>7} {'GOP/s':>8} {'of dot':>6}"
-        titles += f" {'of units':>8}" * bool(self.unit_rate)
         width = max([26, *(len(d.kernel) for d in dispatches)])
         lines.append(f"{'kernel':<{width}} {titles}  layouts, value")
         for d, us in zip(dispatches, medians, strict=True):
@@ -111,14 +103,12 @@ class Timing:
             f"{rate:>8.1f}" if macs else " " * 8,
             f"{_share(rate, self.dot_rate) if on_units == {False} else '':>6}",
         ]
-        if self.unit_rate:
-            cells.append(f"{_share(rate, self.unit_rate) if on_units == {True} else '':>8}")
         return " ".join(cells)
 
 
 _LEGEND = """\
 us: median microseconds of a dispatch by itself; of sum: its share of all of them. GB/s: each operand read and the
-result written once; GOP/s: 2 operations for each multiply-accumulate. of copy, dot, units: share of the rate measured
+result written once; GOP/s: 2 operations for each multiply-accumulate. of copy, dot: share of the rate measured
 here. More than 100 %: data stays in a cache, which is faster than memory, or products need no packed dot."""
 
 
@@ -151,13 +141,11 @@ def measured(executor: Executor, words: Sequence[Array], repeats: int, warmup: i
         return Timing(device.name, executor.program, samples, runs[warmup:], *_rates(device), settled)
 
 
-def _rates(device: Device) -> tuple[float, float, float]:
-    """A device's rates of packed dot products, copies and matrix units, as in `Timing`; 0 if one cannot be measured."""
-    dot = copy = units = 0.0
+def _rates(device: Device) -> tuple[float, float]:
+    """A device's rates of packed dot products and copies, as in `Timing`; 0 if one cannot be measured."""
+    dot = copy = 0.0
     with contextlib.suppress(DeviceError):
         dot = device.dot_rates.packed
     with contextlib.suppress(DeviceError):
         copy = device.copy_rate
-    with contextlib.suppress(DeviceError):
-        units = device.unit_rate
-    return dot, copy, units
+    return dot, copy

@@ -32,7 +32,6 @@ from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl_definitions import definitions, files, folders, uses
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import wgpu_errors
-from q8ta_wgpu.runtime.rates import unit_module
 from testbed import attention_graphs, harness, moved_graphs, rows_with_scales, states
 from testbed.op_graphs import SETTINGS, float_ended
 from testbed.sample import EVERYTHING, in_turn
@@ -166,13 +165,8 @@ def test_naga_takes_every_module(vulkan: Device) -> None:
         vulkan.engine.create_module(vulkan.wgpu, "wrong", "fn main() -> u32 { return 1.5; }")
 
 
-def test_tint_takes_the_probe_of_matrix_units(tint: wgpudawn.GPUDevice) -> None:
-    for unit in harness.UNITS.matrix_units:
-        assert refused(unit_module(unit), tint) == ""
-
-
 def test_tint_refuses_what_naga_alone_takes(tint: wgpudawn.GPUDevice) -> None:
-    """The test above can fail: operators mixed without parentheses."""
+    """Tests with Tint can fail: operators mixed without parentheses."""
     text = "@compute @workgroup_size(1) fn main() { let a = 1u >> 2u & 3u; }"
     assert "requires parenthesis" in refused(text, tint)
 

@@ -94,7 +94,7 @@ def test_families_that_nobody_measured(vulkan: Device, capsys: Captured) -> None
     """Numbers of tiles are asked for where a rule would read them."""
     for units, asked in ((), False), ((MatrixUnit(16, 16, 32, 32),), True):
         target = replace(vulkan.target, name="a new GPU", shares_memory=True, matrix_units=units)
-        assert list(check.checked(insides.like(vulkan, target=target, unit_rate=1.0), None, ())) == []
+        assert list(check.checked(insides.like(vulkan, target=target), None, ())) == []
         said = capsys.readouterr().out
         assert check.UNKNOWN in said and (check.FAMILY in said) == asked
 
