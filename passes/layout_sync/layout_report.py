@@ -1,4 +1,4 @@
-"""A printable report of layout sync's decisions for a graph, and of what other policies would cost."""
+"""A printable report of layout sync's decisions for a graph, and of what the other policy would cost."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 from q8ta_wgpu.errors import counted
 from q8ta_wgpu.ir.graph import Graph
-from q8ta_wgpu.ir.layout import INT8_LAYOUTS, Layout
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, plan_of, sync_layouts
-from q8ta_wgpu.passes.layout_sync.optimal import optimal
-from q8ta_wgpu.passes.layout_sync.options import problem_of
-from q8ta_wgpu.passes.layout_sync.problem import Choice, Problem
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
 
 
 @dataclass(frozen=True)
@@ -32,18 +29,11 @@ class LayoutReport:
     Attributes:
         graph: the planned graph.
         optimal, greedy: the plans of both policies.
-        single: for each layout the cheapest plan in which all values have it, where a kernel can write it.
     """
 
     graph: Graph
     optimal: Plan
     greedy: Plan
-    single: dict[Layout, Plan]
-
-    @property
-    def best_single(self) -> Layout:
-        """The layout whose plan in `single` costs least."""
-        return min(self.single, key=lambda layout: self.single[layout].cost)
 
     def transitions(self, plan: Plan) -> list[Transition]:
         """The copies of a plan, in execution order."""
@@ -67,31 +57,14 @@ class LayoutReport:
             count = counted(len(copies), "transition")
             lines.append(f"{plan.policy}: {plan.cost / 1e6:.3f} MB, {count} of {moved / 1e6:.3f} MB")
             lines += [f"  {t.value}: {t.source.short} -> {t.target.short}, {t.moved} bytes" for t in copies]
-        best = self.best_single
-        lines.append(f"everything in {best.short}: {self.single[best].cost / 1e6:.3f} MB")
         gap = (self.optimal.cost - self.optimal.bound) / 1e6
         lines.append("proved optimal" if self.optimal.proved else f"at most {gap:.3f} MB above the least possible")
         return "\n".join(lines)
 
 
 def layout_report(graph: Graph, target: Target = BASELINE) -> LayoutReport:
-    """Plans a lowered graph under every policy. Print the result for layouts, transitions and estimated costs.
+    """Plans a lowered graph under both policies. Print the result for layouts, transitions and estimated costs.
 
     Costs are those of `cost`, in bytes. Raises UnsupportedError for a node that no kernel can run.
     """
-    problem = problem_of(graph, target)
-    single = {}
-    for layout in INT8_LAYOUTS:
-        found, _ = optimal(_restricted(problem, layout))
-        single[layout] = plan_of(graph, target, problem, found, f"everything in {layout.short}")
-    return LayoutReport(graph, sync_layouts(graph, target), sync_layouts(graph, target, "greedy"), single)
-
-
-def _restricted(problem: Problem[Layout], layout: Layout) -> Problem[Layout]:
-    """The problem with only those options that write `layout`, for nodes that have such options."""
-    choices = []
-    for choice in problem.choices:
-        options = tuple(option for option in choice.options if option.out == layout)
-        choices.append(Choice(choice.inputs, choice.output, options or choice.options))
-    free = {name: tuple(x for x in layouts if x == layout) or layouts for name, layouts in problem.free.items()}
-    return Problem(tuple(choices), free, problem.constants, problem.transition)
+    return LayoutReport(graph, sync_layouts(graph, target), sync_layouts(graph, target, "greedy"))
