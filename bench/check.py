@@ -7,26 +7,11 @@ import sys
 import numpy as np
 
 from bench.options import Options
-from q8ta_wgpu.ir.graph import Array, Graph
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.commands.check import mismatches
+from q8ta_wgpu.commands.example import Sample
+from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.model import reference
-from q8ta_wgpu.program.build import build
-from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.session.inputs import from_words, words
 from testbed.graphs import attention, candidates, conv, linear, plan_for, product, transposed
-
-
-def mismatches(device: Device, graph: Graph, kernel: Kernel, expected: Array, inputs: dict[str, Array]) -> int:
-    """Number of elements of a kernel's result that differ from the reference."""
-    program = build(graph, device.target, plan_for(graph, kernel))
-    executor = Executor(program, device)
-    try:
-        executor.poison(0x8F7F80FF)
-        found = from_words(program.outputs[0], executor.run(words(program.inputs, inputs))[0])
-        return int((found != expected).sum())
-    finally:
-        executor.close()
 
 
 def part_kernels(options: Options) -> None:
@@ -61,7 +46,8 @@ def part_kernels(options: Options) -> None:
         rng = np.random.default_rng(2)
         inputs = {n: rng.integers(-128, 128, graph.types[n].shape).astype(np.int8) for n in graph.inputs}
         expected = reference.run(graph, inputs)["y"]
-        found = {k.name: mismatches(device, graph, k, expected, inputs) for k in candidates(graph, device)}
+        samples = (Sample(k.name, graph, plan_for(graph, k), inputs, expected) for k in candidates(graph, device))
+        found = {sample.kernel: mismatches(device, device.target, sample) for sample in samples}
         total += sum(found.values())
         bad = {kernel: n for kernel, n in found.items() if n}
         print(f"{name:<20} {len(found)} kernels, values {np.unique(expected).size}, mismatches {bad or 0}")

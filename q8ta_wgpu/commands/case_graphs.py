@@ -35,13 +35,12 @@ def graph_of(
     case: Case,
     quantized: bool,
     image: bool,
-    random: bool = False,
     activation: str = "",
     int16: bool = False,
 ) -> Graph:
     """A case as a graph: on float values, `quantized` on int8 values, or as an `image` on floats quantized first.
 
-    Constants are ones, or `random`. An `activation` is added before the quantize at the end. With `int16` operands and
+    Constants are random. An `activation` is added before the quantize at the end. With `int16` operands and
     result are int16, where the operator takes and gives them.
     """
     reads = _WIDE if int16 and op.int8 and op.int8.reads_int16 else _Q
@@ -55,7 +54,7 @@ def graph_of(
                 continue
             weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
             group = int(case.values.removeprefix("bits")) if case.values.startswith("bits") else 0
-            names.append(_constant(graph, position, shape, weight, random, group))
+            names.append(_constant(graph, position, shape, weight, group))
             continue
         q = op.int8.projected if isinstance(op.int8, Recurrent) else reads
         rounded = quantized and not operand.real
@@ -110,9 +109,9 @@ def _moved(channels: int, kernel: int) -> Graph:
         graph.outputs.append(
             _appended(graph, "slice", both, TensorType(shape, INT8X4, _Q), {**_FIRST, "end": channels})
         )
-    weight = _constant(graph, 1, (21, 2 * channels, kernel, kernel), weight=True, random=True)
+    weight = _constant(graph, 1, (21, 2 * channels, kernel, kernel), weight=True)
     read = [_appended(graph, "dequantize", both, TensorType(joined.shape)), weight]
-    read.append(_constant(graph, 2, (21,), weight=False, random=True))
+    read.append(_constant(graph, 2, (21,), weight=False))
     attrs: Attrs = {"stride": (1, 1), "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1}
     y = _appended(graph, "conv2d", read, TensorType((2, 21, 18, 26)), attrs)
     graph.outputs.append(_requantized(graph, y, _Q))
@@ -214,21 +213,18 @@ def _appended(graph: Graph, op: str, inputs: str | list[str], t: TensorType, att
     return name
 
 
-def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, random: bool, group: int = 0) -> str:
-    """Ones, or random numbers around 1. The weight of a quantized sum is int8 with a scale for each row, or of 4 bits
-    with a factor for each `group` of inputs; a random one spreads the sums as its operands are spread."""
+def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, group: int = 0) -> str:
+    """Random numbers around 1. The weight of a quantized sum is int8 with a scale for each row, or of 4 bits
+    with a factor for each `group` of inputs; it spreads the sums as its operands are spread."""
     rng = np.random.default_rng(position)
     if not weight:
-        values = rng.uniform(0.5, 1.5, shape) if random else np.ones(shape)
-        return graph.add_constant(f"c{position}", values.astype(np.float32))
+        return graph.add_constant(f"c{position}", rng.uniform(0.5, 1.5, shape).astype(np.float32))
     spread = 1 / (74 * math.prod(shape[1:]) ** 0.5)
-    scales = rng.uniform(0.5 * spread, spread, shape[0]) if random else np.full(shape[0], 0.0625)
-    weights = rng.integers(-127, 128, shape) if random else np.ones(shape)
+    scales = rng.uniform(0.5 * spread, spread, shape[0])
+    weights = rng.integers(-127, 128, shape)
     if group:
         factors = rng.integers(1, 17, (shape[0], -(-shape[1] // group)))
-        weights = (weights // 16 if random else weights).astype(np.int64) * np.repeat(factors, group, axis=1)[
-            :, : shape[1]
-        ]
+        weights = weights // 16 * np.repeat(factors, group, axis=1)[:, : shape[1]]
     parts = [
         graph.add_constant("weight", weights.astype(np.int16 if group else np.int8)),
         graph.add_constant("scale", scales.astype(np.float32)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.commands import case_graphs
-from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.errors import InputError, nearest
 from q8ta_wgpu.ir.graph import (
     BOOL,
     DTYPES,
@@ -42,19 +41,14 @@ def example(name: str, targets: Sequence[Target]) -> tuple[Variant, Call, Target
 
     Raises InputError where no kernel has that name, with similar names, or where it runs on none of the targets.
     """
-    names = {kernel.name for op in OPS.values() for kernel in op.kernels}
+    names = sorted(kernel.name for op in OPS.values() for kernel in op.kernels)
     if name not in names:
-        near = difflib.get_close_matches(name, sorted(names), n=5, cutoff=0.5)
-        way = f"near it: {', '.join(near)}" if near else "kernels have names such as relu or q8ta_conv2d.pw_32x64"
-        raise InputError(f"no kernel is called {name!r}; {way}")
-    own = name.split(".")[0].removeprefix("q8ta_").removeprefix("q16ta_")
-    for op in sorted(OPS.values(), key=lambda op: not own.startswith(op.name)):
-        for case in op.cases if op.kernels else ():
-            for target in targets:
-                for call in _calls(op, case, target):
-                    for kernel in OPS[call.op].kernels:
-                        if kernel.name == name and kernel.runs(call, target):
-                            return _variant(kernel, call), call, target
+        raise InputError(f"no kernel is called {name!r}; there are, among others, {', '.join(nearest(name, names))}")
+    for target in targets:
+        for graph, kernels in reached(target, DTYPES, name.split(".")[0].removeprefix("q8ta_").removeprefix("q16ta_")):
+            for kernel in (each for each in kernels.values() if each.name == name):
+                call = graph.call(graph.nodes[0])
+                return _variant(kernel, call), call, target
     raise InputError(f"no case reaches {name} on {' or '.join(target.name for target in targets)}")
 
 
@@ -95,11 +89,12 @@ def texts(target: Target) -> Iterator[tuple[str, str]]:
             yield label, link.link(kernel, op, call, variant.reads, variant.out, fields, target)
 
 
-def reached(target: Target, dtypes: Container[str]) -> Iterator[tuple[Graph, dict[str, Kernel]]]:
+def reached(target: Target, dtypes: Container[str], first: str = "") -> Iterator[tuple[Graph, dict[str, Kernel]]]:
     """Graphs of one node, whose result has one of the dtypes, with the kernels that no graph before them reached. With
-    int16, and with an optional operand, a kernel is another one."""
+    int16, and with an optional operand, a kernel is another one. Cases of an operator whose name `first` begins with
+    come first."""
     seen = set[str]()
-    for graph in (_alone(several, node) for several in _several(target) for node in several.nodes):
+    for graph in (_alone(several, node) for several in _several(target, first) for node in several.nodes):
         call = graph.call(graph.nodes[0])
         op = OPS[call.op]
         more = "".join(f" with {o.name}" for o in op.operands[: len(call.inputs)] if o.optional)
@@ -117,12 +112,12 @@ def _chooses_int16(call: Call) -> bool:
     return reads or call.output.dtype == INT16X4
 
 
-def _several(target: Target) -> Iterator[Graph]:
+def _several(target: Target, first: str) -> Iterator[Graph]:
     """Graphs of the cases, and graphs for operators that only fusion makes."""
     yield from case_graphs.runnable()
-    for op in OPS.values():
+    for op in sorted(OPS.values(), key=lambda op: not first.startswith(op.name)):
         for case in sorted(op.cases, key=_size, reverse=True) if op.kernels else ():
-            yield from _graphs(op, case, target, random=True)
+            yield from _graphs(op, case, target)
     for graph in case_graphs.fused():
         yield lower(run_passes(graph), target)
 
@@ -162,15 +157,10 @@ def _variant(kernel: Kernel, call: Call) -> Variant:
     return Variant(kernel, reads, allowed(kernel.output, call.output.dtype)[0])
 
 
-def _calls(op: Op, case: Case, target: Target) -> Iterator[Call]:
-    for graph in _graphs(op, case, target):
-        yield from (graph.call(node) for node in graph.nodes)
-
-
-def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterator[Graph]:
+def _graphs(op: Op, case: Case, target: Target) -> Iterator[Graph]:
     """Graphs of a case: as it is, on int8 values, on float values that are quantized first, on int16 values where it
     takes them, and for two operands with an activation before the result is rounded."""
-    yield lower(run_passes(case_graphs.graph_of(op, case, False, False, random)), target)
+    yield lower(run_passes(case_graphs.graph_of(op, case, False, False)), target)
     if op.int8 is None or FLOAT32 not in op.operands[0].dtypes:
         return
     wide = [True] * (op.int8.reads_int16 or op.int8.gives_int16)
@@ -179,4 +169,4 @@ def _graphs(op: Op, case: Case, target: Target, random: bool = False) -> Iterato
         *((False, activation, int16) for activation in ("", "hardswish") for int16 in wide),
     ):
         if not activation or (isinstance(op.int8, Arithmetic) and len(op.operands) == 2):
-            yield lower(run_passes(case_graphs.graph_of(op, case, True, image, random, activation, int16)), target)
+            yield lower(run_passes(case_graphs.graph_of(op, case, True, image, activation, int16)), target)
