@@ -121,7 +121,7 @@ Transitions = Mapping[tuple[Layout, Layout], tuple[float, Kernel]]
 
 def transitions(t: TensorType, target: Target, measured: cost.Measurements = cost.UNMEASURED) -> Transitions:
     """The transitions of a value. With measurements, a transition that was not measured costs `copy_cost`."""
-    estimated = _estimated_transitions(t, target)
+    estimated = _estimated_transitions(t.unscaled(), target)
     if not measured:
         return estimated
     found = {pair: (cost.copy_cost(t, *pair), kernel) for pair, (_, kernel) in estimated.items()}

@@ -28,7 +28,7 @@ _THREADS = 8
 """Threads that pack. Each has a weight's copies in memory; what more of them would read and write, memory limits."""
 
 Linked = Callable[[str, int], None]
-"""Called with each linked shader and its number of storage buffers, before any weights are packed."""
+"""Called with each linked shader and its number of storage buffers, before the weights of its step are packed."""
 
 
 def build(graph: Graph, target: Target, plan: Plan, linked: Linked = lambda text, buffers: None) -> Program:
@@ -37,12 +37,12 @@ def build(graph: Graph, target: Target, plan: Plan, linked: Linked = lambda text
     Raises DeviceError if a tensor or a packed constant is larger than the target can bind.
     """
     builder = _Builder(graph, target, plan)
-    for step in plan.steps:
-        linked(builder.link(step), len(step.node.inputs) + 1)
     many = sum(array.nbytes for array in graph.constants.values()) >= MANY
     with ThreadPoolExecutor(_THREADS) if many else contextlib.nullcontext() as pool:
-        if pool:
-            builder.pack_ahead(pool)
+        for step in plan.steps:
+            linked(builder.link(step), len(step.node.inputs) + 1)
+            if pool:
+                builder.pack_ahead(pool, step)
         for step in plan.steps:
             builder.add(step)
     return builder.finish()
@@ -138,13 +138,12 @@ class _Builder:
         self.uniforms += data + bytes(-len(data) % self.target.uniform_alignment)
         return offset, len(data)
 
-    def pack_ahead(self, pool: ThreadPoolExecutor) -> None:
-        """Begins to pack the constants of all steps."""
-        for step in self.plan.steps:
-            for position, name in enumerate(step.node.inputs):
-                key = self._key(step, position, name)
-                if name in self.graph.constants and key not in self.packing:
-                    self.packing[key] = pool.submit(self._packed, step, position, name)
+    def pack_ahead(self, pool: ThreadPoolExecutor, step: Step) -> None:
+        """Begins to pack the constants of a step."""
+        for position, name in enumerate(step.node.inputs):
+            key = self._key(step, position, name)
+            if name in self.graph.constants and key not in self.packing:
+                self.packing[key] = pool.submit(self._packed, step, position, name)
 
     def _key(self, step: Step, position: int, name: str) -> object:
         """What steps that read one packed constant have in common."""
