@@ -50,7 +50,7 @@ test-all: lint unit
 check: lint
 	$(VENV)/bin/mypy
 
-lint: $(VENV)/ready
+lint: $(VENV)/checks
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 
@@ -76,15 +76,23 @@ docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 $(VENV)/docs: docs/requirements.txt $(VENV)/ready
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r docs/requirements.txt
+	$(INSTALL) -r docs/requirements.txt
 	@touch $@
 
-$(VENV)/ready: requirements.txt
+INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS)
+
+# The first part of the requirements. What checks and tests import of it Python compiles as it goes.
+$(VENV)/checks: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "q8ta_wgpu needs Python 3.11 or later; set PYTHON=..., found: $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -r requirements.txt
+	sed '/^# Everything else/,$$d' requirements.txt > $(VENV)/checks.txt
+	$(INSTALL) -r $(VENV)/checks.txt
+	@touch $@
+
+$(VENV)/ready: $(VENV)/checks
+	$(INSTALL) -r requirements.txt
 	@$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores, where pip takes one
 	@touch $@
 

@@ -18,7 +18,8 @@ EVERYTHING = os.environ.get("Q8TA_TEST_EVERYTHING", "") not in ("", "0")
 """Whether nothing is left out."""
 
 QUICK = os.environ.get("Q8TA_TEST_QUICK", "") not in ("", "0")
-"""Whether only what needs neither torch nor onnx nor a device runs, and TEN operators' first cases."""
+"""Whether only what needs neither torch nor onnx nor a device runs, in this process or another, and TEN operators'
+first cases."""
 
 TEN = {"conv2d", "conv_transpose2d", "linear", "matmul", "add", "mul", "gelu", "mean", "max_pool2d", "permute"}
 """Operators that `make quick` meets on a device: each kind of kernel."""
@@ -26,9 +27,14 @@ TEN = {"conv2d", "conv_transpose2d", "linear", "matmul", "add", "mul", "gelu", "
 DEVICES = {"device", "vulkan", "swiftshader", "tint", "chromium", "node"}
 """Fixtures that open a device, or a page that does."""
 
+STARTS_PYTHON = "starts_python"
+"""The mark of tests that start other processes of Python, to run tests, to quantize or to build a wheel: four of them
+took a fifth of the time of `make quick`."""
+
 _SLOW = re.compile(
     r"^\s*(import|from) (torch|onnx|onnxruntime|wgpudawn|demo|examples|tests\.(quantizing|importing)"
-    r"|testbed\.(networks|blocks|states|onnx))\b|^from tests import oracle",
+    r"|q8ta_wgpu\.frontend|testbed\.(networks|blocks|states|onnx|radv))\b"
+    r"|^from tests import oracle|^from testbed import radv",
     re.MULTILINE,
 )
 
@@ -70,7 +76,8 @@ def quick(items: Iterable[Any]) -> list[Any]:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         first = params.get("device") == BACKENDS[0] and params.get("index") == 0
         basic = first and item.originalname in ("test_single", "test_int8")
-        return DEVICES.isdisjoint(item.fixturenames) or (basic and getattr(params.get("op"), "name", "") in TEN)
+        alone = DEVICES.isdisjoint(item.fixturenames) and not any(item.iter_markers(STARTS_PYTHON))
+        return alone or (basic and getattr(params.get("op"), "name", "") in TEN)
 
     return [item for item in items if kept(item)]
 

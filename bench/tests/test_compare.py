@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 ROW = {"quantize": 1.0, "compile": 0.1, "open": 0.2, "call": 0.01, "result": "same"}
 
 
+@pytest.mark.starts_python
 def test_a_commit_runs_in_its_own_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The reference of a copy in which a result is another: it is measured, and seen to differ."""
     for name in ("q8ta_wgpu", "kernels", "passes"):

@@ -12,6 +12,7 @@ from bench import mutants
 from bench.mutants import DATA, KINDS, ROOMS, ROOT, Mutant, another, arguments_of, drawn, is_there, run
 
 
+@pytest.mark.starts_python
 def test_a_fault_is_found_or_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sums.py").write_text("def total(a, b):\n    return a + b\n")
     tests = "@pytest.mark.parametrize('n', [1], ids=['a b'])\ndef test_it(n):\n    assert sums.total(n, 1) == 2\n"

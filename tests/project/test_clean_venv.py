@@ -22,7 +22,10 @@ import q8ta_wgpu
 from testbed.small import small_model
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="links packages into an environment laid out as on Unix")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="links packages into an environment laid out as on Unix"),
+    pytest.mark.starts_python,
+]
 
 RUNTIME = ("numpy", "wgpu", "safetensors")
 

@@ -97,6 +97,7 @@ def test_workflows() -> None:
     assert len(called) > 5 and [name for name in called if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.starts_python
 @pytest.mark.parametrize("backend", ["metal", "d3d12"])
 def test_machines_of_one_backend_meet_ten_operators(backend: str) -> None:
     """What the workflow runs on them: tests of kernels, of that backend alone."""
