@@ -56,7 +56,7 @@ SILENT = 1e-10
 SLOW = 1.0
 """From how many seconds of the reference on a file is not quantized: calibration and search take dozens of runs."""
 
-LONG = 100
+LONG = 300
 """Seconds of processor time after which quantizing a file is given up."""
 
 LITTLE = 1e-6
