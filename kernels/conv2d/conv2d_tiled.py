@@ -7,7 +7,7 @@ All read and write 4C. The channels of a pixel are contiguous there, and they ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -26,9 +26,18 @@ LARGEST_UNROLLED = 7
 """Largest kernel extent for which a depthwise strip is unrolled."""
 
 STRIPS = {"dw_4x4": (4, 4), "dw_4x2": (4, 2), "dw_2x1": (2, 1)}
-"""(columns, rows) of results that a thread makes, by kernel name."""
+"""(columns, rows) of results that a thread makes by multiplication, by kernel name."""
 
-SMALL_STRIP, LARGE_STRIP, LARGEST_STRIP = "dw_2x1", "dw_4x2", "dw_4x4"
+TURNED = {"dw_turned_4": 4, "dw_turned_2": 2}
+"""Rows of results that a thread makes by packed dot products of four pixels, by kernel name."""
+
+PIXELS = 4
+"""Pixels that they multiply at a time."""
+
+LARGEST_STRIP = "dw_4x4"
+MANY_STRIPS = MANY_THREADS // 2
+"""From this many threads on a strip of twice as many rows is faster (H100: 3x3 windows with 28 thousand to 61 thousand
+threads)."""
 
 
 def _quads(channels: int) -> int:
@@ -138,9 +147,20 @@ def _vectors(op: str) -> tuple[Kernel, ...]:
     )
 
 
-def _strips(call: Call, layout: Layout, columns: int, rows: int) -> tuple[int, int, int]:
+def _strip(call: Call, label: str) -> tuple[int, int]:
+    """(columns, rows) of results that a thread makes. A turned strip has the columns that need no more values than one
+    column does."""
+    if label in STRIPS:
+        return STRIPS[label]
+    width = call.inputs[1].shape[3]
+    return -width % PIXELS // call.attrs["stride"][1] + 1, TURNED[label]
+
+
+def _strips(call: Call, label: str) -> int:
+    """The threads of a call."""
     n, c, h, w = epilogue.extents(call)
-    return n * -(-h // rows) * -(-w // columns) * _quads(c), 1, 1
+    columns, rows = _strip(call, label)
+    return int(n * -(-h // rows) * -(-w // columns) * _quads(c))
 
 
 def _dw_supports(call: Call, target: Target, label: str) -> bool:
@@ -153,23 +173,36 @@ def _dw_supports(call: Call, target: Target, label: str) -> bool:
 
 
 def _best_strip(call: Call, target: Target) -> str:
-    """The name of the fastest strip. Where loops are unrolled it is the largest: on lavapipe it takes 0.74 to 0.90 of
-    the time of 4x2, with windows of 3x3 to 7x7 and images of 3x3 to 112x112. Where dot products are emulated it is the
-    small one: 4x2 takes 112 registers on AMD's GCN, and leaves room for two waves of a SIMD (`python -m bench amd`)."""
+    """The name of the fastest strip.
+
+    * Where loops are unrolled it is the largest: on lavapipe it takes 0.74 to 0.90 of the time of 4x2, with windows of
+      3x3 to 7x7 and images of 3x3 to 112x112.
+    * With fast dot products and windows up to four pixels wide, which one word holds, it is a turned one: 0.70 to 1.02
+      of the time of 4x2 and 2x1 with dot products of a pixel (H100, MobileNetV2 at batch 1 and 32).
+    * Else it is a small one. Where dot products are emulated 4x2 takes 112 registers on AMD's GCN, and leaves room for
+      two waves of a SIMD (`python -m bench amd`).
+    """
     if target.unroll:
         return LARGEST_STRIP
-    if not target.packed_dot:
-        return SMALL_STRIP
-    enough = _strips(call, Layout.PACKED_INT8_4C, *STRIPS[LARGE_STRIP])[0] >= MANY_THREADS
-    return LARGE_STRIP if enough or target.few_cores else SMALL_STRIP
+    if target.fast_dot and halves.of(call) == 1 and call.inputs[1].shape[3] <= PIXELS:
+        large, small = TURNED
+        return large if _strips(call, large) >= MANY_STRIPS else small
+    if target.packed_dot and (target.few_cores or _strips(call, "dw_4x2") >= MANY_THREADS):
+        return "dw_4x2"
+    return "dw_2x1"
 
 
-def _dw_preferred(call: Call, target: Target, label: str, dot: bool) -> bool:
-    return label == _best_strip(call, target) and (dot == target.fast_dot or halves.of(call) == 2)
+def _dw_preferred(call: Call, target: Target, label: str) -> bool:
+    return label == _best_strip(call, target)
 
 
-def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
+def _dw_threads(call: Call, layout: Layout, label: str) -> tuple[int, int, int]:
+    return _strips(call, label), 1, 1
+
+
+def _dw_constants(call: Call, label: str) -> dict[str, int]:
     (kernel_y, kernel_x), (stride_y, stride_x) = call.inputs[1].shape[2:], call.attrs["stride"]
+    columns, rows = _strip(call, label)
     return {
         "COLUMNS": columns,
         "ROWS": rows,
@@ -177,6 +210,8 @@ def _dw_constants(call: Call, columns: int, rows: int) -> dict[str, int]:
         "KERNEL_X": kernel_x,
         "STRIDE_Y": stride_y,
         "STRIDE_X": stride_x,
+        # Asking once for a strip is faster on GPUs, and slower on CPUs.
+        "EDGES_ONCE": int(label != LARGEST_STRIP),
     }
 
 
@@ -196,50 +231,49 @@ def pack_depthwise(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
 
 
-def pack_lanes(call: Call, weight: Array) -> Array:
-    """`Kernel.prepack` of a depthwise weight: words in order (channel quad, tap, channel in the quad). A word has the
-    weight of its channel in that channel's lane, and 0 in the others."""
-    lanes = pack_depthwise(call, weight).view(np.int8).reshape(-1, 4)
-    return np.ascontiguousarray(lanes[:, None, :] * np.eye(4, dtype=np.int8)).reshape(-1).view("<u4")
+def _pack_turned(call: Call, weight: Array) -> Array:
+    """`Kernel.prepack` of turned strips: words in order (channel quad, row of the window, column of the strip, value,
+    channel in the quad), with a lane for each pixel of the value."""
+    (channels, _, height, width), step = weight.shape, call.attrs["stride"][1]
+    columns, _ = _strip(call, next(iter(TURNED)))
+    quads = np.pad(weight[:, 0], ((0, -channels % 4), (0, 0), (0, 0))).reshape(-1, 4, height, width)
+    span = (columns - 1) * step + width
+    taps = np.zeros((len(quads), height, columns, span + -span % PIXELS, 4), np.int8)
+    for i in range(columns):
+        taps[:, :, i, i * step : i * step + width] = quads.transpose(0, 2, 3, 1)
+    words = taps.reshape(len(quads), height, columns, -1, PIXELS, 4).transpose(0, 1, 2, 3, 5, 4)
+    return np.ascontiguousarray(words).reshape(-1).view("<u4")
 
 
-def _depthwise_kernels(op: str, dots: Sequence[bool]) -> tuple[Kernel, ...]:
-    """Depthwise strips, the largest first, by packed dot products where `dots` has True, and by multiplication where it
-    has False. One accumulator is enough for int16, too, since windows are small."""
+def _depthwise_kernels(op: str) -> tuple[Kernel, ...]:
+    """Depthwise strips, turned ones of int8 alone. One accumulator is enough for int16, since windows are small."""
     return tuple(
         Kernel(
-            f"{op}.{label}{'' if dot else '_unpack'}",
-            functools.partial(_strip_source, dot=dot),
+            f"{op}.{label}",
+            functools.partial(_strip_source, turned=label in TURNED),
             (ONLY_4C,),
             OUTPUT,
             supports=functools.partial(_dw_supports, label=label),
-            preferred=functools.partial(_dw_preferred, label=label, dot=dot),
-            wide=(*weighted.PER_CHANNEL, "weight") if dot else weighted.PER_CHANNEL,
+            preferred=functools.partial(_dw_preferred, label=label),
+            wide=(*weighted.PER_CHANNEL, "weight") if label in TURNED else weighted.PER_CHANNEL,
             params=_dw_params,
-            constants=functools.partial(_dw_constants, columns=columns, rows=rows),
-            prepack={1: pack_lanes if dot else pack_depthwise, **weighted.PAD_CHANNELS},
-            threads=functools.partial(_strips, columns=columns, rows=rows),
+            constants=functools.partial(_dw_constants, label=label),
+            prepack={1: _pack_turned if label in TURNED else pack_depthwise, **weighted.PAD_CHANNELS},
+            threads=functools.partial(_dw_threads, label=label),
             unrolled=where_loops_are_slow,
             cost=weighted.cost("shared"),
         )
-        for label, (columns, rows) in STRIPS.items()
-        for dot in (dots if label != LARGEST_STRIP else (False,))
+        for label in (*STRIPS, *(TURNED if op == "q8ta_conv2d" else ()))
     )
 
 
-def _strip_source(call: Call, dot: bool) -> tuple[str, ...]:
-    """The WGSL of a strip, with packed dot products or with multiplication."""
+def _strip_source(call: Call, turned: bool) -> tuple[str, ...]:
+    """The WGSL of a strip, by packed dot products or by multiplication."""
     sums = "halves_in_one" if halves.of(call) == 2 else "halves_int8"
-    return (
-        "q8ta_conv2d_dw_strip",
-        *(("dw_dot", "dot") if dot else ("dw_unpack",)),
-        "sums_planes",
-        *epilogue.source(call),
-        sums,
-    )
+    taps = ("dw_turned", "dot") if turned else ("dw_unpack",)
+    return "q8ta_conv2d_dw_strip", *taps, "sums_planes", *epilogue.source(call), sums
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:
     """The fast kernels of q8ta_conv2d or q16ta_conv2d, preferred first."""
-    dots = (False,) if op == "q16ta_conv2d" else (True, False)
-    return *_depthwise_kernels(op, dots), *_vectors(op), *_products(op)
+    return *_depthwise_kernels(op), *_vectors(op), *_products(op)

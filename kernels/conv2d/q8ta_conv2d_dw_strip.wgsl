@@ -1,10 +1,15 @@
 // Depthwise convolution of 4C tensors: a thread makes COLUMNS x ROWS outputs of one channel quad, so that input words
-// and weights are read and unpacked once for all of them. Linked: how a tap is taken (dw_unpack, dw_dot). Kernel size
-// and stride are constants, so that the loops unroll and everything stays in registers.
+// and weights are read and unpacked once for all of them. PIXELS words of a row make a value, and a value takes part in
+// a sum by a tap: by multiplication (dw_unpack), or by whole dot products (dw_turned). Kernel size and stride are
+// constants, so that the loops unroll and everything stays in registers.
+// Open: Value, Tap, value_of, tap_at, add_tap: dw_unpack, dw_turned
+//   PIXELS: words of a value. Column i meets its TAPS values from i * VALUE_STEP on, and its taps from i * TAP_STEP on.
+//   ROW_TAPS: taps of a row of the window
 // Uses quad.
 
 const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
 const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;
+const VALUES = (SPAN_X + PIXELS - 1u) / PIXELS;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
@@ -22,7 +27,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let top = y0 * STRIDE_Y - params.padding.x;
   let left = x0 * STRIDE_X - params.padding.y;
   // Most strips lie within the columns of the image, and need not ask for each word: faster on GPUs, slower on CPUs.
-  let within = EDGES_ONCE && left < params.x_dims.w && left + SPAN_X <= params.x_dims.w;
+  let within = EDGES_ONCE == 1u && left < params.x_dims.w && left + SPAN_X <= params.x_dims.w;
 
   var acc: array<vec4<i32>, ROWS * COLUMNS>;
   let start = start_acc(quad);
@@ -31,8 +36,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     let y = top + row;
     let inside = y < params.x_dims.z;
     let first = ((n * params.x_dims.z + y) * params.x_dims.w + left) * params.quads + quad;
-    var words: array<x_Word, SPAN_X>;
-    for (var i = 0u; i < SPAN_X; i++) { words[i] = zero_word(); }
+    var words: array<x_Word, VALUES * PIXELS>;
+    for (var i = 0u; i < VALUES * PIXELS; i++) { words[i] = zero_word(); }
     if (inside && within) {
       for (var i = 0u; i < SPAN_X; i++) { words[i] = x[first + i * params.quads]; }
     } else if (inside) {
@@ -40,15 +45,24 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         if (left + i < params.x_dims.w) { words[i] = x[first + i * params.quads]; }
       }
     }
-    var values: array<Value, SPAN_X>;
-    for (var i = 0u; i < SPAN_X; i++) { values[i] = value_of(words[i]); }
+    var values: array<Value, VALUES>;
+    for (var i = 0u; i < VALUES; i++) {
+      let at = i * PIXELS;
+      let last = at + PIXELS - 1u;
+      values[i] = value_of(words[at], words[min(at + 1u, last)], words[min(at + 2u, last)], words[last]);
+    }
     for (var r = 0u; r < ROWS; r++) {
       let ky = row - r * STRIDE_Y;
       if (ky < KERNEL_Y) {
-        for (var kx = 0u; kx < KERNEL_X; kx++) {
-          let tap = tap_at((quad * KERNEL_Y + ky) * KERNEL_X + kx);
+        for (var j = 0u; j < TAPS; j++) {
+          let tap_j = (quad * KERNEL_Y + ky) * ROW_TAPS + j;
+          var tap = tap_at(tap_j);
           for (var i = 0u; i < COLUMNS; i++) {
-            acc[r * COLUMNS + i] = add_tap(acc[r * COLUMNS + i], values[i * STRIDE_X + kx], tap);
+            let v = i * VALUE_STEP + j;
+            if (v * PIXELS < i * STRIDE_X + KERNEL_X && (v + 1u) * PIXELS > i * STRIDE_X) {
+              if (TAP_STEP > 0u && i > 0u) { tap = tap_at(tap_j + i * TAP_STEP); }
+              acc[r * COLUMNS + i] = add_tap(acc[r * COLUMNS + i], values[v], tap);
+            }
           }
         }
       }

@@ -61,6 +61,11 @@ most a tenth longer than the fastest (H200)."""
 FEW_ROWS = 8
 """Up to this many rows a tile is mostly padding, and threads share k instead of rows (H200)."""
 
+SHALLOW: Mapping[int, int] = {4: 256, FEW_ROWS: 1024}
+"""By the most rows, up to how many inputs a tile is faster even so on a GPU: threads that share k add their sums one
+after another (H100: 8 rows of 24 inputs 4.8 -> 3.2 us, of 576 18.8 -> 16.4; one row of 40 14.2 -> 12.0, but of 1,280
+4.2 -> 5.2)."""
+
 LONG = 8192
 """Inputs from which teams of 256 threads are faster than teams of 64 for few rows (H200: 8,192 inputs to 2,048 outputs
 9.0 -> 7.7 us, with 4 bits 8.6 -> 6.3; 4,096 to 4,096 5.8 -> 7.5 us, 2,048 to 8,192 8.0 -> 9.0)."""

@@ -10,7 +10,7 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, LONG
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, LONG, SHALLOW
 from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import Sizes
 
@@ -20,6 +20,12 @@ THREADS = 64
 TEAMS = {"gemv": 64, "gemv_256": 256, "gemv_8": 8}
 """Threads of a team, by kernel name: a team makes four channels of all rows. At least FEW_ROWS. Eight threads are one
 vector on lavapipe, where teams of 64 take three times as long."""
+
+
+def is_faster(rows: int, words: int, target: Target) -> bool:
+    """Whether these kernels are faster than tiles, for rows of int8 of so many words."""
+    shallow = next((inputs for most, inputs in SHALLOW.items() if rows <= most), 0)
+    return rows <= FEW_ROWS and (4 * words > shallow or not target.shares_memory)
 
 
 def kernels(
@@ -84,6 +90,9 @@ def kernels(
         return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
 
     def team_of(call: Call, target: Target) -> str:
+        rows, _, words = sizes(call)
+        if not is_faster(rows * halves.of(call), words, target):
+            return ""
         if not target.shares_memory:
             return "gemv_8"
         return "gemv_256" if 4 * sizes(call)[2] >= LONG and sums_of(call) < FEW_ROWS else "gemv"

@@ -13,8 +13,7 @@ from q8ta_wgpu.ir.graph import INT8X4, Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS
-from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
+from q8ta_wgpu.kernels.product import four_bit_weights, gemv, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import (
     REGISTERS,
     TILES,
@@ -136,10 +135,10 @@ class Product:
         return tile.memory
 
     def chosen(self, call: Call, target: Target) -> str:
-        """The tile that is expected to be the fastest. For up to FEW_ROWS rows none is: gemv is faster."""
+        """The tile that is expected to be the fastest. For few rows none may be."""
         (rows, channels, words), parts = self.sizes(call), four_bit_weights.unit_parts(call)
         sizes = rows * self.halves, channels, words
-        if sizes[0] <= FEW_ROWS:
+        if gemv.is_faster(sizes[0], words, target):
             return ""
         return choose(sizes, target, self.narrow(call), reads_residual_early(call), self.halves, parts)
 
