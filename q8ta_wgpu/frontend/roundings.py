@@ -36,7 +36,11 @@ class Integers:
     def real(self) -> Array:
         """The float32 weight."""
         shape = [-1 if i == self.axis else 1 for i in range(self.values.ndim)]
-        return np.asarray((self.values - self.zero.reshape(shape)).astype(np.float32) * self.scale.reshape(shape))
+        found = self.values.astype(np.float32)
+        if self.zero.any():
+            found -= self.zero.reshape(shape).astype(np.float32)
+        found *= self.scale.reshape(shape)
+        return found
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,7 @@ from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.layout import canonical
 from q8ta_wgpu.kernels.attention.round_shares import rounded_shares
 from q8ta_wgpu.quantization.float_program import FloatProgram
+from q8ta_wgpu.quantization.runner import Groups
 from q8ta_wgpu.quantization.stored import RESULT, Edge, Shares
 
 Tensors = Sequence[Tensor]
@@ -87,19 +89,25 @@ class TorchRunner:
     def noise_of_each(
         self,
         graph: Graph,
-        roundings: Sequence[Sequence[tuple[Edge, QParams | Shares]]],
+        choices: Sequence[Groups],
         weights: Sequence[Sequence[Array]],
-    ) -> list[float]:
+    ) -> list[list[float]]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
             graph: with the weights as they are rounded.
-            roundings: of edges. All of a group happen together.
+            choices: of roundings, in groups. All of a group happen together. Of an edge in several groups of a choice
+                the last counts.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
-        pairs_of = ((i, edge, q) for i, group in enumerate(roundings) for edge, q in group)
-        groups = {(call, name): (i, q) for i, (by, name), q in pairs_of for call in self.program.readers(by, name)}
-        found, with_weights = np.zeros(len(roundings)), Roundings(self.program, graph)
+        groups: dict[Edge, list[tuple[int, QParams | Shares]]] = {}
+        ends = list(itertools.accumulate(map(len, choices), initial=0))
+        for first, choice in zip(ends, choices, strict=False):
+            last = {edge: (i, q) for i, group in enumerate(choice, first) for edge, q in group}
+            for (by, name), known in last.items():
+                for call in self.program.readers(by, name):
+                    groups.setdefault((call, name), []).append(known)
+        found, with_weights = np.zeros(ends[-1]), Roundings(self.program, graph)
         for number, (item, own) in enumerate(zip(self._items, weights, strict=True)):
             traced, random = Traced(self, with_weights, groups), torch.Generator().manual_seed(number)
             with torch.enable_grad():
@@ -109,7 +117,7 @@ class TorchRunner:
                 for left in reversed(range(_SIGNS)):
                     signs = [(torch.randint(0, 2, x.shape, generator=random) * 2.0 - 1.0) * w for x, w in pairs]
                     found += traced.changes([x for x, _ in pairs], signs, left > 0) ** 2 / _SIGNS
-        return [float(x) for x in found]
+        return [found[first:end].tolist() for first, end in itertools.pairwise(ends)]
 
     def weight(self, given: Integers) -> Tensor:
         """A rounded weight in float32, which is kept."""
@@ -236,14 +244,11 @@ class Traced(_Run):
     """
 
     def __init__(
-        self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, tuple[int, QParams | Shares]]
+        self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, Sequence[tuple[int, QParams | Shares]]]
     ) -> None:
         super().__init__(runner, roundings)
-        found = roundings.weights
-        self._with_weights, self._first = roundings, list[Tensor]()
-        self._tables = {edge: (i, found[edge]) for edge, (i, _) in groups.items() if edge in found}
-        self._groups = {edge: group for edge, group in groups.items() if edge not in found}
-        self._count = 1 + max((i for i, _ in groups.values()), default=-1)
+        self._with_weights, self._groups, self._first = roundings, groups, list[Tensor]()
+        self._count = 1 + max((i for each in groups.values() for i, _ in each), default=-1)
         self._changes = np.zeros(self._count)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -256,11 +261,13 @@ class Traced(_Run):
         if n.target is not torch.ops.aten.embedding.default:
             return found
         table, places = n.all_input_nodes[:2]
-        if (known := self._tables.get((n.name, self._names.get(table.name, "")))) is None:
+        edge = n.name, self._names.get(table.name, "")
+        if edge not in self._groups or (steps := self._with_weights.weights.get(edge)) is None:
             return found
-        group, steps = known
-        rows = F.embedding(self.env[places], self._runner.weight(steps))
-        return self._noted(found, group, rows - found)
+        rows = F.embedding(self.env[places], self._runner.weight(steps)) - found
+        for group, _ in self._groups[edge]:
+            found = self._noted(found, group, rows)
+        return found
 
     def _noted(self, value: Tensor, group: int, error: Tensor) -> Tensor:
         """A value of which an error is noted."""
@@ -277,16 +284,16 @@ class Traced(_Run):
     def _read(self, source: Node, reader: Node) -> Any:
         value, name = self.env[source], self._names.get(source.name, "")
         edge = (RESULT if reader.op == "output" else reader.name), name
-        weight = None if edge in self._tables else self._with_weights.weights.get(edge)
+        groups, weight = self._groups.get(edge, ()), self._with_weights.weights.get(edge)
         if weight is not None:
-            return self._runner.weight(weight)
-        if edge not in self._groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
+            return value if groups else self._runner.weight(weight)  # of a table the rows that are read are noted
+        if not groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
             return value
-        group, q = self._groups[edge]
         exact = value.detach()
-        if isinstance(q, Shares):
-            return self._noted(value, group, _on_shares(exact, q.bias, False).sub_(exact))
-        return self._noted(value, group, rounded(exact, q).sub_(exact))
+        for group, q in groups:
+            read = _on_shares(exact, q.bias, False) if isinstance(q, Shares) else rounded(exact, q)
+            value = self._noted(value, group, read.sub_(exact))
+        return value
 
     def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> Array:
         """How the errors of each group change the outputs, multiplied by these signs and summed. `more` says whether

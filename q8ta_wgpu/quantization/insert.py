@@ -67,12 +67,13 @@ class _Insertion:
     def __post_init__(self) -> None:
         self.graph = self.values.graph.copy()
         self.nodes: list[Node] = []
+        pairs = ((edge, stored) for stored in self.values.stored for edge in stored.roles)
+        self._widths = {(edge, stored): stored.width_for(edge, self.chosen) for edge, stored in pairs}
         self._edges: dict[str, list[tuple[Edge, Stored]]] = {}
         self._edges_of_calls: dict[str, list[tuple[Edge, Stored]]] = {}
-        for stored in self.values.stored:
-            for edge in stored.roles:
-                self._edges.setdefault(edge[1], []).append((edge, stored))
-                self._edges_of_calls.setdefault(edge[0], []).append((edge, stored))
+        for edge, stored in self._widths:
+            self._edges.setdefault(edge[1], []).append((edge, stored))
+            self._edges_of_calls.setdefault(edge[0], []).append((edge, stored))
 
     def run(self) -> Graph:
         """The graph."""
@@ -102,8 +103,8 @@ class _Insertion:
         if (own := self.values.given.get(name)) is None:
             return
         edges = self._edges.get(name, [])
-        widths = {stored.width_for(edge, self.chosen) for edge, stored in edges if stored is own} - {"float32"}
-        others = any(stored is not own and stored.width_for(e, self.chosen) != "float32" for e, stored in edges)
+        widths = {self._widths[read] for read in edges if read[1] is own} - {"float32"}
+        others = any(read[1] is not own and self._widths[read] != "float32" for read in edges)
         if widths or others or not edges:
             q = own.q(max(widths, key=WIDTHS.index, default=own.width))
             self.real[name] = self._rounded(name, q), q
@@ -113,7 +114,7 @@ class _Insertion:
         name = edge[1]
         if (stored := self.values.edges.get(edge)) is None:
             return name
-        width = stored.width_for(edge, self.chosen)
+        width = self._widths[edge, stored]
         if width == "float32":
             return name
         if isinstance(stored, Table):
@@ -140,7 +141,7 @@ class _Insertion:
         return self._emit("round_shares", names, self.graph.types[name], f"{name}.shares", {"fine": fine})
 
     def _width(self, edge: Edge) -> Width:
-        return self.values.edges[edge].width_for(edge, self.chosen)
+        return self._widths[edge, self.values.edges[edge]]
 
     def _rows(self, name: str) -> str:
         """A value whose rows are rounded to 8 bits by scales that the device computes."""
@@ -164,7 +165,7 @@ class _Insertion:
     def _is_rounded(self, node: Node) -> bool:
         """Whether a weighted sum reads a rounded value."""
         read = [
-            stored.width_for(edge, self.chosen)
+            self._widths[edge, stored]
             for edge, stored in self._edges_of_calls.get(self.values.calls[node.output], ())
             if not stored.roles[edge].isdisjoint(("sums", "products"))
         ]

@@ -215,7 +215,8 @@ class Precisions:
         qs = [s if isinstance(s, Shares) else s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
         graph, weights = self.calibration.quantized(), self.judge.weights(limits)
-        noise: dict[Reading, float] = dict(zip(traced, runner.noise_of_each(graph, roundings, weights), strict=True))
+        (each,) = runner.noise_of_each(graph, [roundings], weights)
+        noise: dict[Reading, float] = dict(zip(traced, each, strict=True))
         if choices := [reading for reading in readings if reading[1] == "steps"]:
             without = self.noise({**self._known, **dict.fromkeys(choices, "float32")})
             gain = max((min(plain[i], 1e30) - without[i]) / most for i, most in short)

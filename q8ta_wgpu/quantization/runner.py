@@ -13,6 +13,10 @@ _KEPT = 2**29
 """Most bytes of float values that are kept, so that what no rounding changes is not computed again."""
 
 
+Groups = Sequence[Sequence[tuple[Edge, QParams | Shares]]]
+"""Groups of edges, and how each is rounded."""
+
+
 class Runner(Protocol):
     """Runs the items of a calibration that are simulated."""
 
@@ -31,14 +35,15 @@ class TracedRunner(Runner, Protocol):
     def noise_of_each(
         self,
         graph: Graph,
-        roundings: Sequence[Sequence[tuple[Edge, QParams | Shares]]],
+        choices: Sequence[Groups],
         weights: Sequence[Sequence[Array]],
-    ) -> list[float]:
+    ) -> list[list[float]]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
             graph: with the weights as they are rounded.
-            roundings: of edges. All of a group happen together. Shares are rounded as attention in 8 bits does.
+            choices: of roundings, in groups. All of a group happen together. Of an edge in several groups of a choice
+                the last counts. Shares are rounded as attention in 8 bits does.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
         ...

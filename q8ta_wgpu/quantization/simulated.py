@@ -118,12 +118,12 @@ class Simulated:
         if not worse or not isinstance(self.runner, TracedRunner):
             return clipped
         weights, graph = self.judge.weights(worse), self.calibration.quantized()
-        found = []
+        choices = []
         for clips in (True, False):
             for each, _ in apart:
                 each.let_clip(clips)
-            roundings = [[(edge, s.q(s.width)) for role in ROLES for edge in s.edges(role)] for s, _ in apart]
-            found.append(self.runner.noise_of_each(graph, roundings, weights))
+            choices.append([[(edge, s.q(s.width)) for role in ROLES for edge in s.edges(role)] for s, _ in apart])
+        found = self.runner.noise_of_each(graph, choices, weights)
         for (each, _), by_clipping, by_rounding in zip(apart, *found, strict=True):
             each.let_clip(by_clipping <= by_rounding)
         return list(map(min, clipped, whole, self._yardstick()))
@@ -139,6 +139,7 @@ class Simulated:
             if all(found <= limit for found, limit in zip(noise, most, strict=True)):
                 break
             restore()
+            weights.take(self._nearest)
         return yardstick
 
     def _yardstick(self) -> list[float]:
