@@ -1,17 +1,16 @@
-"""Minimizes a sum of small cost tables over discrete variables: variable elimination, then branch and bound.
+"""Minimizes a sum of small cost tables over discrete variables, by variable elimination.
 
 Elimination in min-fill order (Dechter, "Bucket elimination", 1999) is exact. On variables of degree 0, 1 and 2 it is
 the R0, R1 and R2 reductions of partitioned boolean quadratic programming (Scholz and Eckstein, 2002). Where a table
-would exceed the cap, the bucket is split (mini-buckets, Dechter and Rish, 2003). That gives a lower bound, and the
-search branches on one of the bucket's variables, best bound first. Work is limited by table entries computed, not by
-the clock, so that the answer is the same on every machine.
+would exceed the cap, the bucket is split (mini-buckets, Dechter and Rish, 2003): the values found may then not be the
+best ones, and their cost has a lower bound.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,9 +23,6 @@ Factor = tuple[Scope, Table]
 
 CAP = 1 << 18
 """Limit of entries in a table: 2 MiB."""
-
-BUDGET = 1 << 28
-"""Limit of entries computed in all, after which branch and bound gives up: about a second."""
 
 FILL_DEGREE = 24
 """For variables with more neighbours the fill is not counted exactly, since they are eliminated late anyway."""
@@ -46,44 +42,25 @@ class Solution:
         return self.cost <= self.bound + 1e-9 * abs(self.bound)
 
 
-def minimize(sizes: Sequence[int], factors: Sequence[Factor], cap: int = CAP, budget: int = BUDGET) -> Solution:
-    """Finds values, one in range(size) for each variable, with the least sum of factors. Tables may hold infinities."""
-    root = _Elimination(sizes, factors, {}, cap)
-    best, work, serial = root.solution, root.work, 0
-    queue: list[tuple[float, int, dict[int, int], int]] = []
-    if root.branch is not None:
-        queue.append((root.bound, 0, {}, root.branch))
-    while queue and queue[0][0] < best.cost and work < budget:
-        _, _, fixed, variable = heapq.heappop(queue)
-        for value in range(sizes[variable]):
-            child = _Elimination(sizes, factors, {**fixed, variable: value}, cap)
-            work += child.work
-            if child.solution.cost < best.cost:
-                best = child.solution
-            if child.branch is not None and child.bound < best.cost:
-                serial += 1
-                heapq.heappush(queue, (child.bound, serial, {**fixed, variable: value}, child.branch))
-    return Solution(best.values, best.cost, min(best.cost, queue[0][0]) if queue else best.cost)
+def minimize(sizes: Sequence[int], factors: Sequence[Factor], cap: int = CAP) -> Solution:
+    """Finds values, one in range(size) for each variable, with a small sum of factors: the least one unless a table
+    would exceed `cap` entries. Tables may hold infinities."""
+    return _Elimination(sizes, factors, cap).solution
 
 
 @dataclass
 class _Elimination:
-    """One run of (mini-)bucket elimination with some variables fixed.
+    """One run of (mini-)bucket elimination.
 
     Attributes:
         bound: a lower bound of the cost; the cost itself if no bucket was split.
-        branch: the variable to branch on, if a bucket was split; else None.
         solution: values from decoding the buckets in reverse order.
-        work: table entries computed.
     """
 
     sizes: Sequence[int]
     original: Sequence[Factor]
-    fixed: Mapping[int, int]
     cap: int
     bound: float = 0.0
-    branch: int | None = None
-    work: int = 0
     factors: dict[int, Factor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,14 +68,14 @@ class _Elimination:
         self.near: list[set[int]] = [set() for _ in self.sizes]
         self.serial = 0
         for scope, table in self.original:
-            self._add(*self._conditioned(scope, table))
+            self._add(*self._open(scope, table))
         trail = self._run()
         self.solution = self._decode(trail)
 
-    def _conditioned(self, scope: Scope, table: Table) -> Factor:
-        """A factor with fixed and single-valued variables removed."""
-        index = tuple(self.fixed.get(v, 0 if self.sizes[v] == 1 else slice(None)) for v in scope)
-        return tuple(v for v, i in zip(scope, index, strict=True) if isinstance(i, slice)), table[index]
+    def _open(self, scope: Scope, table: Table) -> Factor:
+        """A factor without the variables that have one value."""
+        index = tuple(0 if self.sizes[v] == 1 else slice(None) for v in scope)
+        return tuple(v for v in scope if self.sizes[v] > 1), table[index]
 
     def _add(self, scope: Scope, table: Table) -> None:
         if not scope:
@@ -148,15 +125,9 @@ class _Elimination:
         for i, (scope, _) in zip(ids, bucket, strict=True):
             for u in scope:
                 self.of[u].discard(i)
-        mini_buckets = self._split(bucket)
-        if len(mini_buckets) > 1 and self.branch is None:
-            scopes = {u for scope, _ in bucket for u in scope}
-            self.branch = max(sorted(scopes), key=lambda u: len(self.near[u]))
-        for scope, members in mini_buckets:
-            total = _total(scope, members)
-            self.work += total.size
+        for scope, members in self._split(bucket):
             axis = scope.index(v)
-            self._add(scope[:axis] + scope[axis + 1 :], total.min(axis=axis))
+            self._add(scope[:axis] + scope[axis + 1 :], _total(scope, members).min(axis=axis))
         return bucket
 
     def _split(self, bucket: list[Factor]) -> list[tuple[Scope, list[Factor]]]:
@@ -173,7 +144,7 @@ class _Elimination:
         return found
 
     def _decode(self, trail: list[tuple[int, list[Factor]]]) -> Solution:
-        values = [self.fixed.get(v, 0) for v in range(len(self.sizes))]
+        values = [0] * len(self.sizes)
         for v, bucket in reversed(trail):
             total = np.zeros(self.sizes[v])
             for scope, table in bucket:

@@ -153,8 +153,8 @@ def _subsets(members: int, largest: int) -> Table:
     return rows
 
 
-def optimal(problem: Problem[L], cap: int = min_sum.CAP, budget: int = min_sum.BUDGET) -> tuple[Assignment[L], float]:
+def optimal(problem: Problem[L], cap: int = min_sum.CAP) -> tuple[Assignment[L], float]:
     """The best assignment found, and a proved lower bound of the cost: if optimal, its own cost but for rounding."""
     model = _Model(problem)
-    solution = min_sum.minimize(model.sizes, model.factors, cap, budget)
+    solution = min_sum.minimize(model.sizes, model.factors, cap)
     return model.assignment(solution.values), solution.bound

@@ -37,37 +37,26 @@ def least(sizes: list[int], factors: list[Factor]) -> float:
     return min(total(values, factors) for values in itertools.product(*map(range, sizes)))
 
 
-@given(instances(), st.sampled_from([1, 2, 8, 1 << 18]))
-def test_the_least_sum_is_found_whatever_the_cap(instance: Instance, cap: int) -> None:
+@given(instances())
+def test_the_least_sum_is_found(instance: Instance) -> None:
     sizes, factors = instance
-    found = minimize(sizes, factors, cap)
+    found = minimize(sizes, factors)
     assert found.cost == total(found.values, factors) == least(sizes, factors)
     assert found.proved
 
 
-@given(instances(), st.integers(0, 200))
-def test_out_of_budget_the_bound_holds(instance: Instance, budget: int) -> None:
+@given(instances(), st.sampled_from([1, 2, 8]))
+def test_past_the_cap_the_bound_holds(instance: Instance, cap: int) -> None:
     sizes, factors = instance
-    found = minimize(sizes, factors, cap=2, budget=budget)
+    found = minimize(sizes, factors, cap)
     assert found.bound <= least(sizes, factors) <= found.cost == total(found.values, factors)
 
 
-def clique(variables: int, values: int) -> Instance:
+def test_values_that_may_not_be_the_best_are_not_called_proved() -> None:
+    pairs = itertools.combinations(range(16), 2)
     generator = np.random.default_rng(0)
-    pairs = itertools.combinations(range(variables), 2)
-    return [values] * variables, [(pair, generator.integers(0, 99, (values, values)).astype(float)) for pair in pairs]
-
-
-def test_a_clique_past_the_cap_is_branched_on() -> None:
-    sizes, factors = clique(7, 3)
-    exact, branched = minimize(sizes, factors), minimize(sizes, factors, cap=81)
-    assert exact.proved and branched.proved
-    assert exact.cost == branched.cost == least(sizes, factors)
-
-
-def test_an_unfinished_search_says_so() -> None:
-    sizes, factors = clique(16, 4)
-    found = minimize(sizes, factors, cap=64, budget=10_000)
+    factors: list[Factor] = [(pair, generator.integers(0, 99, (4, 4)).astype(float)) for pair in pairs]
+    found = minimize([4] * 16, factors, cap=64)
     assert not found.proved
     assert 0 < found.bound < found.cost == total(found.values, factors)
 
