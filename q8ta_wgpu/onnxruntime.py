@@ -139,8 +139,9 @@ class InferenceSession:
         self._decides: list[str] | None = None  # inputs whose values models are made for, once that is known
         self._first: dict[Key, Model] = {}
         self._sessions = ByShape[Key, Session]()
-        items = None if calibration is None else check_items(calibration)
-        self._items = None if items is None else [self._feeds(*arguments(item)) for item in items]
+        self._items: list[dict[str, Array]] | None = None
+        if calibration is not None:
+            self._items = [self._feeds(*arguments(item)) for item in check_items(calibration)]
         if self._items == []:
             raise InputError("the calibration is empty: give an iterable of representative inputs")
         feeds = self._items[0] if self._items else {}
@@ -217,7 +218,20 @@ class InferenceSession:
         if unknown := [name for name in given if name not in self._inputs]:
             there = ", ".join(map(shown, self._inputs))
             raise InputError(f"the file has no input {shown(unknown[0])}; its inputs are {there}")
-        return {name: as_array(name, given[name]) for name in self._inputs}
+        found = {name: as_array(name, given[name]) for name in self._inputs}
+        for name, array in found.items():
+            self._check_shape(name, array)
+        return found
+
+    def _check_shape(self, name: str, array: Array) -> None:
+        """Raises InputError for an array whose sizes are neither open nor those of the file, or of its calibration. One
+        number may have any rank."""
+        shape = list(self._items[0][name].shape) if self._items else self._inputs[name].shape
+        pairs = zip(shape, array.shape, strict=False)
+        if array.size == 1 or (len(shape) == array.ndim and all(n == m for n, m in pairs if isinstance(n, int))):
+            return
+        says = "as the calibration has it" if self._items else "as the file says"
+        raise InputError(f"input {shown(name)} must have the shape {shape}, {says}, found {list(array.shape)}")
 
     def _scalars(self) -> list[str]:
         """Inputs of one integer, which may decide what the file computes."""

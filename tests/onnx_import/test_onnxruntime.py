@@ -120,6 +120,20 @@ def test_what_is_no_feed_is_refused_by_name() -> None:
             ort.InferenceSession(two_outputs(), calibration=calibration, device="reference")  # type: ignore[arg-type]
 
 
+def test_a_feed_of_another_shape_is_refused_by_the_shape_of_the_file() -> None:
+    """The message spoke of model.reshape, where there is no model."""
+    session = ort.InferenceSession(two_outputs(), device="reference")
+    with pytest.raises(
+        q8.InputError, match=r"input 'x' must have the shape \[.*3, 8, 8\], as the file says, found \[1, 2, 8, 8\]$"
+    ):
+        session.run(None, {"x": drawn(1, 2, 8, 8)})
+    with pytest.raises(q8.InputError, match=r"\[1, 3, 8, 8\], as the file says, found \[2, 3, 8, 8\]"):
+        ort.InferenceSession(two_outputs(), calibration=[drawn(2, 3, 8, 8)], device="reference")
+    calibrated = ort.InferenceSession(image(), calibration=[drawn(1, 3, 8, 8)], device="reference")
+    with pytest.raises(q8.InputError, match=r"\[1, 3, 8, 8\], as the calibration has it, found \[1, 3, 16, 8\]"):
+        calibrated.run(None, {"x": drawn(1, 3, 16, 8)})
+
+
 def test_options_keep_what_packages_set() -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
