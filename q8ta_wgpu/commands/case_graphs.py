@@ -25,6 +25,7 @@ from q8ta_wgpu.ir.graph import (
 )
 from q8ta_wgpu.ir.int8 import MASKED, Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
+from q8ta_wgpu.model.verify import infer
 
 _Q = QParams(0.0625, 3)
 _WIDE = QParams(_Q.scale / 256, 300, INT16X4)
@@ -49,12 +50,7 @@ def graph_of(
     for position, shape in enumerate(case.shapes):
         operand = op.operand(position, case.attrs)
         if operand.constant:
-            if operand.dtypes[0] in (INT8, INT32):
-                names.append(graph.add_constant("numbers", np.zeros(shape, DTYPES[operand.dtypes[0]])))
-                continue
-            weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
-            group = int(case.values.removeprefix("bits")) if case.values.startswith("bits") else 0
-            names.append(_constant(graph, position, shape, weight, group))
+            names.append(_constant_of(graph, op, case, position, quantized))
             continue
         q = op.int8.projected if isinstance(op.int8, Recurrent) else reads
         rounded = quantized and not operand.real
@@ -66,17 +62,23 @@ def graph_of(
         if dtype == INT32:
             graph.values.set(name, bounds=(-(1 << 31), (1 << 31) - 1))
         if image and rounded:
-            low, high = q.range
-            name = _appended(graph, "quantize", name, TensorType(shape, q.dtype, q), {"lo": low, "hi": high})
-        names.append(_appended(graph, "dequantize", name, TensorType(shape)) if rounded else name)
-    shape, dtype = op.check(tuple(graph.types[name] for name in names), case.attrs)
-    y = _appended(graph, op.name, names, TensorType(shape, dtype, _Q if dtype == INT8X4 else None), case.attrs)
+            name = _requantized(graph, name, q)
+        names.append(_appended(graph, "dequantize", name) if rounded else name)
+    _, dtype = op.check(tuple(graph.types[name] for name in names), case.attrs)
+    y = _appended(graph, op.name, names, case.attrs, _Q if dtype == INT8X4 else None)
     if activation:
-        y = _appended(graph, activation, y, TensorType(shape))
-    if quantized:
-        y = _requantized(graph, y, gives)
-    graph.outputs.append(y)
+        y = _appended(graph, activation, y)
+    graph.outputs.append(_requantized(graph, y, gives) if quantized else y)
     return graph
+
+
+def _constant_of(graph: Graph, op: Op, case: Case, position: int, quantized: bool) -> str:
+    dtype, shape = op.operand(position, case.attrs).dtypes[0], case.shapes[position]
+    if dtype in (INT8, INT32):
+        return graph.add_constant("numbers", np.zeros(shape, DTYPES[dtype]))
+    weight = quantized and position == 1 and isinstance(op.int8, WeightedSum | Recurrent)
+    group = int(case.values.removeprefix("bits")) if case.values.startswith("bits") else 0
+    return _constant(graph, position, shape, weight, group)
 
 
 def runnable() -> Iterator[Graph]:
@@ -101,24 +103,18 @@ def _moved(channels: int, kernel: int) -> Graph:
     other = "b"
     if kernel > 1:
         sizes: Attrs = {"scale": (2.0, 2.0), "size": (0, 0), "exact": False}
-        other = _appended(graph, "upsample_nearest", "b", TensorType(shape, INT8X4, _Q), sizes)
-    joined = TensorType((2, 2 * channels, 18, 26), INT8X4, _Q)
-    both = _appended(graph, "cat", ["a", other], joined, {"dim": 1})
+        other = _appended(graph, "upsample_nearest", "b", sizes)
+    both = _appended(graph, "cat", ["a", other], {"dim": 1})
     if kernel == 1:
-        both = _appended(graph, "channel_shuffle", both, joined, {"groups": 2})
-        graph.outputs.append(
-            _appended(graph, "slice", both, TensorType(shape, INT8X4, _Q), {**_FIRST, "end": channels})
-        )
+        both = _appended(graph, "channel_shuffle", both, {"groups": 2})
+        first: Attrs = {"dim": 1, "start": 0, "step": 1, "extent": 0, "end": channels}
+        graph.outputs.append(_appended(graph, "slice", both, first))
     weight = _constant(graph, 1, (21, 2 * channels, kernel, kernel), weight=True)
-    read = [_appended(graph, "dequantize", both, TensorType(joined.shape)), weight]
+    read = [_appended(graph, "dequantize", both), weight]
     read.append(_constant(graph, 2, (21,), weight=False))
     attrs: Attrs = {"stride": (1, 1), "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1}
-    y = _appended(graph, "conv2d", read, TensorType((2, 21, 18, 26)), attrs)
-    graph.outputs.append(_requantized(graph, y, _Q))
+    graph.outputs.append(_requantized(graph, _appended(graph, "conv2d", read, attrs), _Q))
     return graph
-
-
-_FIRST: Attrs = {"dim": 1, "start": 0, "step": 1, "extent": 0}
 
 
 def _attention(masked: bool = False) -> Graph:
@@ -127,19 +123,19 @@ def _attention(masked: bool = False) -> Graph:
     for name, shape in (("q", (2, 70, 32)), ("k", (2, 83, 32)), ("v", (2, 83, 32))):
         graph.inputs.append(name)
         graph.types[name] = TensorType(shape, INT8X4, QParams(0.01, 3))
-        names.append(_appended(graph, "dequantize", name, TensorType(shape)))
+        names.append(_appended(graph, "dequantize", name))
     q, k, v = names
-    k = _appended(graph, "permute", k, TensorType((2, 32, 83)), {"dims": (0, 2, 1)})
-    y = _appended(graph, "matmul", [q, k], TensorType((2, 70, 83)))
+    k = _appended(graph, "permute", k, {"dims": (0, 2, 1)})
+    y = _appended(graph, "matmul", [q, k])
     if masked:
         graph.inputs.append("chosen")
         graph.types["chosen"] = TensorType((1, 1, 83), INT8X4, BOOL)
-        chosen = _appended(graph, "dequantize", "chosen", TensorType((1, 1, 83)))
+        chosen = _appended(graph, "dequantize", "chosen")
         ends = [graph.add_constant(name, np.array([end], np.float32)) for name, end in (("on", 0.0), ("off", MASKED))]
-        added = _appended(graph, "where", [chosen, *ends], TensorType((1, 1, 83)))
-        y = _appended(graph, "add", [y, added], TensorType((2, 70, 83)), {"alpha": 1.0})
-    y = _appended(graph, "softmax", y, TensorType((2, 70, 83)), {"dim": 2})
-    y = _appended(graph, "matmul", [y, v], TensorType((2, 70, 32)))
+        added = _appended(graph, "where", [chosen, *ends])
+        y = _appended(graph, "add", [y, added], {"alpha": 1.0})
+    y = _appended(graph, "softmax", y, {"dim": 2})
+    y = _appended(graph, "matmul", [y, v])
     graph.outputs.append(_requantized(graph, y, QParams(0.004, -5)))
     return graph
 
@@ -148,8 +144,8 @@ def _rows_with_scales() -> Graph:
     """Rows of float32 in int8, of which some saturate."""
     graph = Graph(["x"], types={"x": TensorType((5, 260))})
     scales = np.array([[2**23], [100 * 2**21], [2**28], [2**29], [2**30]], np.float32)
-    to = TensorType((5, 260), INT8X4, arithmetic.row_unit(None))
-    graph.outputs.append(_appended(graph, "quantize_rows", ["x", graph.add_constant("scales", scales)], to))
+    inputs = ["x", graph.add_constant("scales", scales)]
+    graph.outputs.append(_appended(graph, "quantize_rows", inputs, q=arithmetic.row_unit(None)))
     return graph
 
 
@@ -161,8 +157,7 @@ def _written() -> Graph:
     low, high = _WIDE.range
     factors = {f"{name}_multiplier": 2.0**-8 for name in ("cos", "sin")}
     attrs = {"pairs": False, "lo": low, "hi": high, **factors, "dim": 1, "extent": 7, "from_end": True}
-    to = TensorType((2, 7, 16), INT16X4, _WIDE)
-    graph.outputs.append(_appended(graph, "q8ta_rotary_update", [*shapes, places], to, attrs))
+    graph.outputs.append(_appended(graph, "q8ta_rotary_update", [*shapes, places], attrs, _WIDE))
     return graph
 
 
@@ -170,18 +165,16 @@ def _narrowed() -> Graph:
     """An int16 value requantized to int8."""
     graph = Graph(["x"])
     graph.types["x"] = TensorType((3, 257), INT16X4, QParams(0.05, -7, INT16X4))
-    y = _appended(graph, "dequantize", "x", TensorType((3, 257)))
-    graph.outputs.append(_requantized(graph, y, _Q))
+    graph.outputs.append(_requantized(graph, _appended(graph, "dequantize", "x"), _Q))
     return graph
 
 
 def _normalized() -> Graph:
     """A batch norm of a float32 input, quantized."""
-    graph, shape = Graph(["x"]), (2, 21, 5, 70)
-    graph.types["x"] = TensorType(shape)
+    graph = Graph(["x"], types={"x": TensorType((2, 21, 5, 70))})
     numbers = (np.linspace(0.5, 1.5, 21), np.linspace(-1, 1, 21), np.linspace(-2, 2, 21), np.linspace(0.5, 2, 21))
     stored = [graph.add_constant(f"p{i}", each.astype(np.float32)) for i, each in enumerate(numbers)]
-    y = _appended(graph, "batch_norm", ["x", *stored], TensorType(shape), {"eps": 1e-5})
+    y = _appended(graph, "batch_norm", ["x", *stored], {"eps": 1e-5})
     graph.outputs.append(_requantized(graph, y, _Q))
     return graph
 
@@ -194,23 +187,24 @@ def _masked(dim: int) -> Graph:
     graph.types["x"] = TensorType(shape, INT8X4, _Q)
     graph.types["chosen"] = TensorType(shape, INT8X4, BOOL)
     inputs = ["x", graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32)), "chosen"]
-    to = TensorType(shape, INT8X4, QParams(1 / 256, -128))
     attrs = {"dim": dim, "even": True, "lo": -128, "hi": 127}
-    graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, to, attrs))
+    graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, attrs, QParams(1 / 256, -128)))
     return graph
 
 
 def _requantized(graph: Graph, x: str, q: QParams) -> str:
     low, high = q.range
-    return _appended(graph, "quantize", x, TensorType(graph.types[x].shape, q.dtype, q), {"lo": low, "hi": high})
+    return _appended(graph, "quantize", x, {"lo": low, "hi": high}, q)
 
 
-def _appended(graph: Graph, op: str, inputs: str | list[str], t: TensorType, attrs: Attrs | None = None) -> str:
+def _appended(
+    graph: Graph, op: str, inputs: str | list[str], attrs: Attrs | None = None, q: QParams | None = None
+) -> str:
     """The value of a node added at the end."""
-    name = graph.fresh(op)
-    graph.types[name] = t
-    graph.nodes.append(Node(op, (inputs,) if isinstance(inputs, str) else tuple(inputs), name, attrs or {}))
-    return name
+    node = Node(op, (inputs,) if isinstance(inputs, str) else tuple(inputs), graph.fresh(op), attrs or {})
+    graph.types[node.output] = infer(graph, node, q)
+    graph.nodes.append(node)
+    return node.output
 
 
 def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool, group: int = 0) -> str:
@@ -230,4 +224,4 @@ def _constant(graph: Graph, position: int, shape: tuple[int, ...], weight: bool,
         graph.add_constant("scale", scales.astype(np.float32)),
         graph.add_constant("zero", np.zeros(shape[0], np.int32)),
     ]
-    return _appended(graph, "dequantize_weight", parts, TensorType(shape), {"axis": 0})
+    return _appended(graph, "dequantize_weight", parts, {"axis": 0})

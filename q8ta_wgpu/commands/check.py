@@ -81,6 +81,17 @@ def _adapters(wanted: str | None) -> list[tuple[int, str]]:
 
 def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> Iterator[str]:
     """Prints what a device offers and the results of kernels and of a model. Yields what is wrong."""
+    _describe(device)
+    if device.contract:
+        yield f"the arithmetic contract: {device.contract}"
+    if device.loop_turns < device.target.loop_turns:
+        yield f"loops end after {device.loop_turns} turns, kernels rely on {device.target.loop_turns}"
+    yield from _kernels(device, kernels)
+    if model is not None:
+        yield from _model(device, model)
+
+
+def _describe(device: Device) -> None:
     target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
     driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
     print(f"  {info['adapter_type']}, ids {info['vendor_id']:04x}:{info['device_id']:04x}, driver {driver}")
@@ -101,17 +112,16 @@ def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> I
             print(f"  {FAMILY}")
     for unit, text in device.unit_faults.items():
         print(f"  matrix unit {unit} is not used: {text}")
-    if device.contract:
-        yield f"the arithmetic contract: {device.contract}"
-    if device.loop_turns < target.loop_turns:
-        yield f"loops end after {device.loop_turns} turns, kernels rely on {target.loop_turns}"
+
+
+def _kernels(device: Device, kernels: Iterable[Sample]) -> Iterator[str]:
     print("  compiling and running every kernel (minutes without a GPU) ...", flush=True)
     started, bad, bytes_, count = time.perf_counter(), dict[str, int](), 0, 0
     with bar("kernels") as update:
         for sample in kernels:
             update(count, 0, sample.kernel)
             try:
-                if found := mismatches(device, target, sample):
+                if found := mismatches(device, device.target, sample):
                     bad[sample.kernel] = found
             except DeviceError as error:  # report what was found before it
                 yield f"{sample.kernel}: {error}"
@@ -119,8 +129,6 @@ def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> I
     seconds = time.perf_counter() - started
     print(f"  kernels: {count} compiled and run in {seconds:.1f} s, {sum(bad.values())} of {bytes_} bytes differ")
     yield from (f"{kernel}: {found} bytes differ" for kernel, found in bad.items())
-    if model is not None:
-        yield from _model(device, model)
 
 
 def mismatches(device: Device, target: Target, sample: Sample) -> int:
