@@ -23,7 +23,7 @@ from q8ta_wgpu.model.structure import as_bytes
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
-from q8ta_wgpu.program.program import BufferRef, Port, Program
+from q8ta_wgpu.program.program import BufferRef, Dispatch, Port, Program
 from q8ta_wgpu.web import bundle, pixels
 from q8ta_wgpu.writing import replace
 
@@ -136,16 +136,11 @@ def _weights(program: Program) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> dict[str, Any]:
-    def place(ref: BufferRef) -> int:
-        """Buffers are numbered: slots, then constants."""
-        kind, index = ref
-        return index if kind == "slot" else len(program.slots) + index
-
     def takes_picture(name: str, t: TensorType) -> bool:
         return pixels.is_picture(t) and model.graph.values[name].given != "bool"
 
     def port(p: Port) -> dict[str, Any]:
-        return {**_port(model.graph, p), "buffer": place(p.buffer)}
+        return {**_port(model.graph, p), "buffer": _place(program, p.buffer)}
 
     def result(place: int, p: Port) -> dict[str, Any]:
         """A result, which may be stored as int8 and be uint8, the bytes of a picture."""
@@ -169,19 +164,26 @@ def _program(model: Model, program: Program, places: list[tuple[int, int]]) -> d
         "constants": places[: len(program.constants)],
         "uniforms": places[len(program.constants)],
         "shaders": program.shaders,
-        "dispatches": [
-            {
-                "kernel": d.kernel,
-                "value": d.value,
-                "shader": d.shader,
-                "buffers": [place(ref) for ref in d.buffers],
-                **({"offsets": d.offsets} if d.offsets else {}),
-                "uniform": d.uniform,
-                "grid": d.grid,
-            }
-            for d in program.dispatches
-        ],
+        "dispatches": [_dispatch(program, d) for d in program.dispatches],
     }
+
+
+def _dispatch(program: Program, d: Dispatch) -> dict[str, Any]:
+    return {
+        "kernel": d.kernel,
+        "value": d.value,
+        "shader": d.shader,
+        "buffers": [_place(program, ref) for ref in d.buffers],
+        **({"offsets": d.offsets} if d.offsets else {}),
+        "uniform": d.uniform,
+        "grid": d.grid,
+    }
+
+
+def _place(program: Program, ref: BufferRef) -> int:
+    """Buffers are numbered: slots, then constants."""
+    kind, index = ref
+    return index if kind == "slot" else len(program.slots) + index
 
 
 def _row_indices(graph: Graph) -> dict[str, Any]:
