@@ -139,7 +139,7 @@ def _op(
         operands=(Operand("a", dtypes=dtypes), Operand("b", dtypes=dtypes)),
         infer=_infer_comparison if compares else broadcast_numbers if integers else broadcast,
         reference=_reference(function, integers),
-        kernels=(flat.kernel(name, files, ("a", "b"), _params, integers=_of_integers(name) if integers else ()),),
+        kernels=(flat.kernel(name, files, ("a", "b"), _params, _of_integers(name) if integers else ()),),
         int8=Arithmetic(_lower(function, int16), reads_int16=int16 is not None, gives_int16=True, by_element=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),

@@ -6,7 +6,7 @@ A thread computes four elements if of each operand it reads a vector of four or 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -71,7 +71,6 @@ def kernel(
     files: tuple[str, ...],
     operands: tuple[str, ...],
     params: Callable[[Call], Params],
-    constants: Callable[[Call], Mapping[str, int]] = lambda call: {},
     integers: tuple[str, ...] = (),
 ) -> Kernel:
     """The kernel of an elementwise operator on row-major values.
@@ -82,7 +81,6 @@ def kernel(
             `compute(coordinates)`.
         operands: names of its operands.
         params: uniform fields.
-        constants: WGSL constants.
         integers: WGSL files, one with a main, for int32 operands; empty where int32 needs none of its own.
     """
 
@@ -105,5 +103,4 @@ def kernel(
         wide=wide,
         threads=threads,
         params=lambda call: {**params(call), **(_fields(call, operands) if len(operands) > 1 else {})},
-        constants=constants,
     )

@@ -186,4 +186,4 @@ ROWS = (
     Row("softsign", lambda x, _: x / (1 + np.abs(x)), as_curve=True),
     Row("quick_gelu", lambda x, _: x * float64.sigmoid(1.702 * x), as_curve=True),
 )
-"""All functions. The index of a row is the function's number in unary.wgsl."""
+"""All functions. `NAME_of` in unary.wgsl computes them in float32, `NAME_int32` in unary_int32.wgsl in int32."""

@@ -20,8 +20,6 @@ from q8ta_wgpu.ir.op import FLOAT_MAX, NUMBERS, Case, Op, Operand, number, one_d
 from q8ta_wgpu.kernels.elementwise import flat
 from q8ta_wgpu.kernels.elementwise.functions import ROWS, Row
 
-_NUMBERS = {row.name.upper(): i for i, row in enumerate(ROWS)}
-
 _SHAPES: tuple[Shape, ...] = ((1, 5, 3, 7), (2, 8, 4, 4), (67,), (3, 1, 5), (2, 3, 2, 3, 5), (7, 13), (3, 11, 1, 1))
 
 
@@ -63,16 +61,15 @@ def _infer_numbers(row: Row) -> Callable[[tuple[TensorType, ...], Attrs], tuple[
     return infer
 
 
-def _kernel(index: int, row: Row) -> Kernel:
+def _kernel(row: Row) -> Kernel:
     def params(call: Call) -> Params:
         if call.inputs[0].dtype != INT32:
             return _params(row)(call)
         values = (*(call.attrs[key] for key in row.schema), 0.0, 0.0)
         return {name: number(value, INT32) for name, value in zip("ab", values, strict=False)}
 
-    integers = ("unary_int32", "map", f"compute={'compared' if row.compares else 'computed'}_int32")
-    constants = {"FUNCTION": index, **_NUMBERS}
-    return flat.kernel(row.name, ("unary",), ("x",), params, lambda call: constants, integers)
+    integers = ("unary_int32", "map", "compute=of_integer", f"at_integer={row.name}_int32")
+    return flat.kernel(row.name, ("unary", f"at_number={row.name}_of"), ("x",), params, integers)
 
 
 def _bounded(row: Row) -> Callable[[Array, Attrs], Array]:
@@ -89,14 +86,14 @@ def _shapes(name: str) -> tuple[Shape, ...]:
     return (*_SHAPES, *_SHAPES)[first : first + 3]
 
 
-def _op(index: int, row: Row) -> Op:
+def _op(row: Row) -> Op:
     return Op(
         name=row.name,
         operands=(Operand("x", dtypes=NUMBERS if row.of_integers else (FLOAT32,)),),
         infer=_infer_numbers(row) if row.of_integers else same_as_first,
         reference=_reference(row),
         schema=row.schema,
-        kernels=(_kernel(index, row),),
+        kernels=(_kernel(row),),
         int8=Elementwise(
             _bounded(row),
             row.clamp,
@@ -112,4 +109,4 @@ def _op(index: int, row: Row) -> Op:
     )
 
 
-OPS = tuple(_op(index, row) for index, row in enumerate(ROWS))
+OPS = tuple(map(_op, ROWS))

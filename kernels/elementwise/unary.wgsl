@@ -1,5 +1,5 @@
-// Elementwise functions of one tensor. FUNCTION is one of the names linked by unary.py; params.a, .b, .c are the
-// operator's attributes in the order of its schema. A compiler may assume that there are no infinities and no NaN, so
+// Elementwise functions of one tensor. Linked: at_number, the function NAME_of of the operator; params.a, .b, .c are its
+// attributes in the order of its schema. A compiler may assume that there are no infinities and no NaN, so
 // they are recognized by their bits. params.limits has the results at 0, -0, infinity and -infinity, and params.at_nan
 // the result at NaN and outside of the domain; the host computes them from the definition. No intermediate value may be
 // infinite or NaN.
@@ -22,9 +22,9 @@ fn gelu_tanh_of(x: f32) -> f32 {
   return x * logistic(1.59576912 * (inner + 0.044715 * inner * inner * inner));
 }
 
-fn softplus_of(x: f32, beta: f32, threshold: f32) -> f32 {
-  let scaled = x * beta;
-  return select(max(x, 0.0) + log(1.0 + exp(-abs(scaled))) / beta, x, scaled > threshold);
+fn softplus_of(x: f32) -> f32 {
+  let scaled = x * params.a;
+  return select(max(x, 0.0) + log(1.0 + exp(-abs(scaled))) / params.a, x, scaled > params.b);
 }
 
 // x * tanh(softplus(x)), with tanh(log(1 + e^x)) written in e^-|x|.
@@ -35,7 +35,8 @@ fn mish_of(x: f32) -> f32 {
 }
 
 // Integer exponents up to 8 by multiplication, which is exact in sign and accurate in the last bits.
-fn pow_of(x: f32, exponent: f32) -> f32 {
+fn pow_of(x: f32) -> f32 {
+  let exponent = params.a;
   let size = abs(exponent);
   if (size <= 8.0 && floor(size) == size) {
     var product = 1.0;
@@ -94,7 +95,7 @@ fn angle_of(x: f32) -> Angle {
 }
 
 // sin(x + quarters * pi / 2) by the polynomials of Cephes.
-fn sin_of(x: f32, quarters: i32) -> f32 {
+fn sine_of(x: f32, quarters: i32) -> f32 {
   let angle = angle_of(x);
   let r = angle.rest;
   let s = r * r;
@@ -110,6 +111,7 @@ fn infinity(x: f32) -> f32 { return bitcast<f32>(0x7f800000u | (bitcast<u32>(x) 
 
 // The power series for small x, where 1 + x would lose digits.
 fn log1p_of(x: f32) -> f32 {
+  if (x < -1.0) { return params.at_nan; }
   if (x == -1.0) { return infinity(x); }
   let series = x * (1.0 - x * (0.5 - x * (0.33333333 - x * (0.25 - x * 0.2))));
   return select(log(1.0 + x), series, abs(x) < 0.06);
@@ -212,62 +214,45 @@ fn function_of(x: f32) -> f32 {
   return at_number(x);
 }
 
-fn at_number(x: f32) -> f32 {
-  switch FUNCTION {
-    case RELU: { return max(x, 0.0); }
-    case CLAMP: { return min(max(x, params.a), params.b); }
-    case SIGMOID: { return logistic(x); }
-    case TANH: { return tanh_of(x); }
-    case SILU: { return x * logistic(x); }
-    case GELU: { return gelu_of(x); }
-    case GELU_TANH: { return gelu_tanh_of(x); }
-    case HARDSWISH: { return x * (clamp(x + 3.0, 0.0, 6.0) / 6.0); }
-    case HARDSIGMOID: { return clamp(x + 3.0, 0.0, 6.0) / 6.0; }
-    case LEAKY_RELU: { return select(x * params.a, x, x >= 0.0); }
-    case ELU: { return select(params.a * params.b * (exp(min(x, 0.0) * params.c) - 1.0), params.b * x, x > 0.0); }
-    case SOFTPLUS: { return softplus_of(x, params.a, params.b); }
-    case MISH: { return mish_of(x); }
-    case EXP: { return exp(x); }
-    case LOG: { return select(log(x), params.at_nan, x < 0.0); }
-    case SQRT: { return select(sqrt(x), params.at_nan, x < 0.0); }
-    case RSQRT: { return select(inverseSqrt(x), params.at_nan, x < 0.0); }
-    case RECIPROCAL: { return 1.0 / x; }
-    case ABS: { return abs(x); }
-    case POW: { return pow_of(x, params.a); }
-    case SIN: { return sin_of(x, 0); }
-    case COS: { return sin_of(x, 1); }
-    case ERF: { return erf_of(x); }
-    case QUICK_GELU: { return x * logistic(1.702 * x); }
-    case SOFTSIGN: { return divided(x, 1.0 + abs(x)); }  // WGSL may divide by 2^126 and more to 0
-    case LOG1P: { return select(log1p_of(x), params.at_nan, x < -1.0); }
-    case EXPM1: { return expm1_of(x); }
-    case TAN: { return sin_of(x, 0) / sin_of(x, 1); }
-    case ATAN: { return atan_of(x); }
-    case ASIN: { return asin_of(x); }
-    case ACOS: { return acos_of(x); }
-    case SINH: { return sinh_of(x); }
-    case COSH: { return cosh_of(x); }
-    case ASINH: { return asinh_of(x); }
-    case ACOSH: { return acosh_of(x); }
-    case ATANH: { return atanh_of(x); }
-    case ERFC: { return erfc_of(x); }
-    case CEIL: { return ceil(x); }
-    case TRUNC: { return trunc(x); }
-    case DIVIDE: { return divided(x, params.a); }
-    case FLOOR_DIVIDE: { return floor_quotient(x, params.a); }
-    case TRUNC_DIVIDE: { return whole_quotient(x, params.a); }
-    case REMAINDER: { return floor_remainder(x, params.a); }
-    case FMOD: { return trunc_remainder(x, params.a); }
-    case ISNAN, ISINF: { return 0.0; }
-    case FLOOR: { return floor(x); }
-    case ROUND: { return round(x); }
-    case SIGN: { return sign(x); }
-    case GT_SCALAR: { return truth(x > params.a); }
-    case GE_SCALAR: { return truth(x >= params.a); }
-    case LT_SCALAR: { return truth(x < params.a); }
-    case LE_SCALAR: { return truth(x <= params.a); }
-    case EQ_SCALAR: { return truth(x == params.a); }
-    case NE_SCALAR: { return truth(x != params.a); }
-    case AFFINE, default: { return params.a * x + params.b; }
-  }
+// --- functions that are one expression ---
+
+fn relu_of(x: f32) -> f32 { return max(x, 0.0); }
+fn clamp_of(x: f32) -> f32 { return min(max(x, params.a), params.b); }
+fn sigmoid_of(x: f32) -> f32 { return logistic(x); }
+fn silu_of(x: f32) -> f32 { return x * logistic(x); }
+fn hardswish_of(x: f32) -> f32 { return x * (clamp(x + 3.0, 0.0, 6.0) / 6.0); }
+fn hardsigmoid_of(x: f32) -> f32 { return clamp(x + 3.0, 0.0, 6.0) / 6.0; }
+fn leaky_relu_of(x: f32) -> f32 { return select(x * params.a, x, x >= 0.0); }
+fn elu_of(x: f32) -> f32 {
+  return select(params.a * params.b * (exp(min(x, 0.0) * params.c) - 1.0), params.b * x, x > 0.0);
 }
+fn exp_of(x: f32) -> f32 { return exp(x); }
+fn log_of(x: f32) -> f32 { return select(log(x), params.at_nan, x < 0.0); }
+fn sqrt_of(x: f32) -> f32 { return select(sqrt(x), params.at_nan, x < 0.0); }
+fn rsqrt_of(x: f32) -> f32 { return select(inverseSqrt(x), params.at_nan, x < 0.0); }
+fn reciprocal_of(x: f32) -> f32 { return 1.0 / x; }
+fn abs_of(x: f32) -> f32 { return abs(x); }
+fn sin_of(x: f32) -> f32 { return sine_of(x, 0); }
+fn cos_of(x: f32) -> f32 { return sine_of(x, 1); }
+fn quick_gelu_of(x: f32) -> f32 { return x * logistic(1.702 * x); }
+fn softsign_of(x: f32) -> f32 { return divided(x, 1.0 + abs(x)); }  // WGSL may divide by 2^126 and more to 0
+fn tan_of(x: f32) -> f32 { return sine_of(x, 0) / sine_of(x, 1); }
+fn ceil_of(x: f32) -> f32 { return ceil(x); }
+fn trunc_of(x: f32) -> f32 { return trunc(x); }
+fn divide_of(x: f32) -> f32 { return divided(x, params.a); }
+fn floor_divide_of(x: f32) -> f32 { return floor_quotient(x, params.a); }
+fn trunc_divide_of(x: f32) -> f32 { return whole_quotient(x, params.a); }
+fn remainder_of(x: f32) -> f32 { return floor_remainder(x, params.a); }
+fn fmod_of(x: f32) -> f32 { return trunc_remainder(x, params.a); }
+fn isnan_of(x: f32) -> f32 { return 0.0; }
+fn isinf_of(x: f32) -> f32 { return 0.0; }
+fn floor_of(x: f32) -> f32 { return floor(x); }
+fn round_of(x: f32) -> f32 { return round(x); }
+fn sign_of(x: f32) -> f32 { return sign(x); }
+fn gt_scalar_of(x: f32) -> f32 { return truth(x > params.a); }
+fn ge_scalar_of(x: f32) -> f32 { return truth(x >= params.a); }
+fn lt_scalar_of(x: f32) -> f32 { return truth(x < params.a); }
+fn le_scalar_of(x: f32) -> f32 { return truth(x <= params.a); }
+fn eq_scalar_of(x: f32) -> f32 { return truth(x == params.a); }
+fn ne_scalar_of(x: f32) -> f32 { return truth(x != params.a); }
+fn affine_of(x: f32) -> f32 { return params.a * x + params.b; }

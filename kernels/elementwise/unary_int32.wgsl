@@ -1,30 +1,21 @@
-// Functions of one tensor of integers; params.a and .b as in unary.wgsl.
+// Functions of one tensor of integers; params.a and .b as in unary.wgsl. Linked: at_integer, NAME_int32 of the operator.
 // Uses unary.
-fn compared_int32(p: vec4<u32>) -> f32 {
-  let x = x_at(p);
-  switch FUNCTION {
-    case GT_SCALAR: { return truth(x > params.a); }
-    case GE_SCALAR: { return truth(x >= params.a); }
-    case LT_SCALAR: { return truth(x < params.a); }
-    case LE_SCALAR: { return truth(x <= params.a); }
-    case EQ_SCALAR: { return truth(x == params.a); }
-    case NE_SCALAR, default: { return truth(x != params.a); }
-  }
-}
+fn of_integer(p: vec4<u32>) -> Element { return at_integer(x_at(p)); }
 
-fn computed_int32(p: vec4<u32>) -> i32 {
-  let x = x_at(p);
-  switch FUNCTION {
-    case ABS: { return abs(x); }
-    case SIGN: { return sign(x); }
-    case CLAMP: { return clamp(x, params.a, params.b); }
-    case FLOOR_DIVIDE: { return floor_quotient_int32(x, params.a); }
-    case TRUNC_DIVIDE: { return x / params.a; }
-    case REMAINDER: { return floor_remainder_int32(x, params.a); }
-    case FMOD: { return remainder_of_int32(x, params.a); }
-    case AFFINE, default: { return params.a * x + params.b; }
-  }
-}
+fn gt_scalar_int32(x: i32) -> f32 { return truth(x > params.a); }
+fn ge_scalar_int32(x: i32) -> f32 { return truth(x >= params.a); }
+fn lt_scalar_int32(x: i32) -> f32 { return truth(x < params.a); }
+fn le_scalar_int32(x: i32) -> f32 { return truth(x <= params.a); }
+fn eq_scalar_int32(x: i32) -> f32 { return truth(x == params.a); }
+fn ne_scalar_int32(x: i32) -> f32 { return truth(x != params.a); }
+fn abs_int32(x: i32) -> i32 { return abs(x); }
+fn sign_int32(x: i32) -> i32 { return sign(x); }
+fn clamp_int32(x: i32) -> i32 { return clamp(x, params.a, params.b); }
+fn affine_int32(x: i32) -> i32 { return params.a * x + params.b; }
+fn floor_divide_int32(x: i32) -> i32 { return floor_quotient_int32(x, params.a); }
+fn trunc_divide_int32(x: i32) -> i32 { return x / params.a; }
+fn remainder_int32(x: i32) -> i32 { return floor_remainder_int32(x, params.a); }
+fn fmod_int32(x: i32) -> i32 { return remainder_of_int32(x, params.a); }
 
 fn floor_quotient_int32(x: i32, divisor: i32) -> i32 {
   return x / divisor - i32(is_below(remainder_of_int32(x, divisor), divisor));

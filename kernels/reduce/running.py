@@ -21,7 +21,7 @@ def _rows(call: Call) -> rows.Rows:
     return replace(rows.along(call), vectors=1)
 
 
-def _op(index: int, name: str, function: Callable[..., Array], neutral: float, *more: Shape) -> Op:
+def _op(name: str, function: Callable[..., Array], wgsl: str, neutral: float, *more: Shape) -> Op:
     def params(call: Call, item: int) -> Params:
         return {"inner": np.uint32(_rows(call).inner), "neutral": number(neutral, call.output.dtype)}
 
@@ -34,14 +34,14 @@ def _op(index: int, name: str, function: Callable[..., Array], neutral: float, *
         with np.errstate(all="ignore"):
             return function(arrays[0].astype(np.float64), call.attrs["dim"]).astype(np.float32)
 
-    names = {text.upper(): i for i, text in enumerate(_NAMES)}
+    source = ("running", "extremes", f"accumulated={wgsl}")
     return Op(
         name=name,
         operands=(Operand("x", dtypes=NUMBERS),),
         infer=infer,
         reference=reference,
         schema={"dim": Attr("int", low=0, high=7)},
-        kernels=(rows.kernel(name, ("running", "extremes"), (), _rows, params, TURNS, {"RUNNING": index, **names}),),
+        kernels=(rows.kernel(name, source, (), _rows, params, TURNS),),
         cases=(
             Case(((2, 21, 5, 7),), {"dim": 1}),
             Case(((13,),), {"dim": 0}),
@@ -53,11 +53,9 @@ def _op(index: int, name: str, function: Callable[..., Array], neutral: float, *
     )
 
 
-_NAMES = ("cumsum", "cumprod", "cummax", "cummin")
-
 OPS = (
-    _op(0, "cumsum", np.cumsum, 0.0, (3, 1100), (2, 2, 3, 2, 9)),
-    _op(1, "cumprod", np.cumprod, 1.0),
-    _op(2, "cummax", np.maximum.accumulate, -np.inf),
-    _op(3, "cummin", np.minimum.accumulate, np.inf),
+    _op("cumsum", np.cumsum, "total", 0.0, (3, 1100), (2, 2, 3, 2, 9)),
+    _op("cumprod", np.cumprod, "product", 1.0),
+    _op("cummax", np.maximum.accumulate, "maximum", -np.inf),
+    _op("cummin", np.minimum.accumulate, "minimum", np.inf),
 )

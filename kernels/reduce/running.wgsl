@@ -1,17 +1,11 @@
 // Running sums, products and extremes of rows, floats or integers. A team of threads computes a row, whose items are
 // `inner` apart. It takes as many neighbouring items as it has threads at a time, merges them pairwise (Hillis and
-// Steele 1986), and merges the result so far. RUNNING is one of the names linked by running.py; params.neutral is the
-// neutral element.
+// Steele 1986), and merges the result so far. Linked: accumulated, of two elements; params.neutral is its neutral
+// element.
 alias Partial = Element;
 
-fn accumulated(before: Element, x: Element) -> Element {
-  switch RUNNING {
-    case CUMPROD: { return before * x; }
-    case CUMMAX: { return maximum(before, x); }
-    case CUMMIN: { return minimum(before, x); }
-    case CUMSUM, default: { return before + x; }
-  }
-}
+fn total(before: Element, x: Element) -> Element { return before + x; }
+fn product(before: Element, x: Element) -> Element { return before * x; }
 
 fn take_row(team: Team) {
   let base = team.row / params.inner * params.items * params.inner + team.row % params.inner;

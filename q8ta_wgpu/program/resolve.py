@@ -22,9 +22,6 @@ from q8ta_wgpu.program.unroll import constants, multiplies_matrices, unroll
 from q8ta_wgpu.program.wgsl_definitions import DIRECTIVES, Definition, definitions, files, folders, scan, uses
 
 _LAYOUTS = "table of layouts"
-_SWITCH = re.compile(r"\bswitch ([A-Z]\w*) \{")
-"""The head of a switch on a constant. A function has one at most."""
-_CASE = re.compile(r"\bcase ([\w, ]+):")
 
 
 def complete(text: str, *chosen: str) -> str:
@@ -53,9 +50,6 @@ def module(chosen: tuple[str, ...], generated: tuple[str, ...], unrolled: bool) 
     for definition in reached:
         if missing := [name for name in definition.fields if name not in members]:
             raise LinkError(f"{definition.place} reads params.{missing[0]}, which its `params` does not give")
-    for definition in reached:
-        if _SWITCH.search(definition.text):
-            _check_switches(definition, constants("\n".join(d.text for d in reached if d.kind == "const")))
     if unrolled:
         known = constants("\n".join(d.text for d in reached))
         matrices = any(multiplies_matrices(d.text) for d in reached)
@@ -63,17 +57,6 @@ def module(chosen: tuple[str, ...], generated: tuple[str, ...], unrolled: bool) 
     used = dict.fromkeys(d.file for d in reached if d.line and d.file)
     directives = [line for file in used for line in files()[file].splitlines() if line.startswith(DIRECTIVES)]
     return "\n".join((f"// {' '.join(used)}", *directives, *_sources(reached)))
-
-
-def _check_switches(definition: Definition, known: Mapping[str, int]) -> None:
-    """Raises LinkError where a switch on a constant has no case for the constant's value: the row of a table that was
-    forgotten would get what `default` computes."""
-    for match in _SWITCH.finditer(definition.text):
-        cases = {name for names in _CASE.findall(definition.text, match.end()) for name in names.split(", ")}
-        if (value := known.get(match[1])) is None:
-            raise LinkError(f"{definition.place} switches on {match[1]}, which is no integer of at least 0")
-        if value not in {known.get(name) for name in cases}:
-            raise LinkError(f"{definition.place} has no case for {match[1]} = {value}")
 
 
 def _sources(reached: Iterable[Definition]) -> Iterator[str]:

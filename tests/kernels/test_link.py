@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import replace
 from typing import Any
@@ -81,18 +80,15 @@ def test_a_forgotten_constant_links_nothing_of_another_family(kernel: str, const
         forgetting(kernel, constant)
 
 
-def test_a_row_without_a_case_is_told() -> None:
-    """A switch on a constant has no default that a forgotten row of a table falls into."""
+def test_a_row_without_a_function_is_told() -> None:
+    """Rows of a table are linked by name: no file has a switch, whose default a forgotten row would fall into."""
     op = OPS["sign"]
-    (kernel,) = op.kernels
     t = TensorType((8,), FLOAT32)
-    call = Call("sign", {}, (t,), t)
-    layouts = (Layout.DEFAULT,)
-    for value, said in ((1000, "has no case for FUNCTION = 1000"), (-1, "switches on FUNCTION, which is no integer")):
-        constants = {**kernel.constants(call), "FUNCTION": value}
-        changed = replace(kernel, constants=functools.partial(lambda found, call: found, constants))
-        with pytest.raises(LinkError, match=rf"unary.wgsl:\d+ {said}"):
-            link.link(changed, op, call, layouts, layouts[0], link.fields(changed, op, call, 8))
+    call, layouts = Call("sign", {}, (t,), t), (Layout.DEFAULT,)
+    changed = replace(op.kernels[0], source=("unary", "flat", "at_number=forgotten_of"))
+    with pytest.raises(LinkError, match=r"kernel sign: unary.wgsl:\d+ uses forgotten_of, which no file defines"):
+        link.link(changed, op, call, layouts, layouts[0], link.fields(changed, op, call, 8))
+    assert not [stem for stem, text in files().items() if re.search(r"\bswitch\b", text)]
 
 
 def test_names_with_several_definitions_are_told() -> None:

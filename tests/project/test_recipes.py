@@ -77,11 +77,10 @@ def run(folder: Path, *command: str) -> str:
 def test_the_recipes_give_what_they_promise(tmp_path: Path) -> None:
     for name in ("q8ta_wgpu", "kernels", "passes"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    row, case, _, softsign, tile, merge, packing = BLOCKS
+    row, function, _, softsign, tile, merge, packing = BLOCKS
     changed(tmp_path / "kernels/elementwise/functions.py", '    Row("tanh"', f'    {row}    Row("tanh"')
     wgsl = tmp_path / "kernels/elementwise/unary.wgsl"
-    before, begin, after = wgsl.read_text("utf-8").partition("fn at_number")
-    wgsl.write_text(f"{before}{begin}{after.replace('case ', f'{case}case ', 1)}", encoding="utf-8")
+    wgsl.write_text(wgsl.read_text("utf-8") + function, encoding="utf-8")
     assert softsign.strip() in (tmp_path / "passes/plan/spellings.py").read_text("utf-8")
     changed(tmp_path / "kernels/product/gemm.py", '    "64x64": Tile', f'    {tile}    "64x64": Tile')
     imports = "from dataclasses import replace\nfrom q8ta_wgpu.ir.graph import Graph\n"
