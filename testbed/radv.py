@@ -36,13 +36,24 @@ STATISTICS = {
 }
 """The compiler's names of its statistics, and ours. `waves` are the subgroups that a SIMD has room for."""
 
+GONE = "this Mesa's RADV has no null device"
+"""Mesa 22.3 and 25.0 have one, 26.2 has none: it wants a drm-shim, which distributions do not package."""
+
+WITHOUT = 26
+"""The first major version of Mesa without it, as far as is known."""
+
 Row = dict[str, Any]
+
+
+class NoNullDevice(RuntimeError):  # noqa: N818
+    """The machine's Mesa cannot compile for a GPU that is not there."""
 
 
 def compiled(family: str, first: int = 0, every: int = 1) -> list[Row]:
     """Statistics of the kernels that a GPU of a family may run: number `first` and then one in `every`, from a process
     of its own: `kernel`, `packed_dot`, `error` where it does not compile, else the values of STATISTICS. Raises
-    RuntimeError where the family, or a driver, is unknown to this machine's Mesa."""
+    RuntimeError where this machine's Mesa does not know the family or lacks a driver, NoNullDevice where it is too
+    new."""
     known = os.environ.get("VK_DRIVER_FILES") or ":".join(
         str(path) for name in ("lvp", "radeon") for path in sorted(FOLDER.glob(f"{name}_icd*.json"))
     )
@@ -56,6 +67,8 @@ def compiled(family: str, first: int = 0, every: int = 1) -> list[Row]:
     )
     if done.returncode:
         said = done.stderr.strip().rpartition("\n")[2]
+        if said.startswith(GONE):
+            raise NoNullDevice(said)
         raise RuntimeError(
             f"RADV could not compile for {family}: {said}. It takes Mesa's Vulkan drivers lavapipe and RADV, "
             "mesa-vulkan-drivers on Debian and Ubuntu"
@@ -72,11 +85,14 @@ class Drivers:
         self.vk = vk = vulkan
         about = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 3, 0))
         instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(pApplicationInfo=about), None)
-        found = {
-            vk.vkGetPhysicalDeviceProperties(gpu).deviceName: gpu for gpu in vk.vkEnumeratePhysicalDevices(instance)
-        }
+        found, newest = dict[str, Any](), 0
+        for gpu in vk.vkEnumeratePhysicalDevices(instance):
+            properties = vk.vkGetPhysicalDeviceProperties(gpu)
+            found[properties.deviceName], newest = gpu, max(newest, properties.driverVersion >> 22)
         self.software = next((gpu for name, gpu in found.items() if "llvmpipe" in name), None)
         self.radv = next((gpu for name, gpu in found.items() if "RADV" in name), None)
+        if self.radv is None and newest >= WITHOUT:
+            sys.exit(f"{GONE}: its version is {newest}, and 22.3 to 25.0 have one")
         if self.software is None or self.radv is None:
             sys.exit(f"lavapipe and RADV's null device are needed, found {', '.join(found) or 'no driver'}")
         queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=0, queueCount=1, pQueuePriorities=[1.0])

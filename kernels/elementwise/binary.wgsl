@@ -89,16 +89,8 @@ fn atan2_tensors(a: f32, b: f32) -> f32 {
 }
 
 // Comparisons: 1 where they hold, else 0. With NaN only `ne` holds.
-fn gt(a: f32, b: f32) -> f32 {
-  return select(0.0, 1.0, a > b && !is_nan(a) && !is_nan(b));
-}
-
-fn ge(a: f32, b: f32) -> f32 {
-  return select(0.0, 1.0, a >= b && !is_nan(a) && !is_nan(b));
-}
-
-fn eq(a: f32, b: f32) -> f32 {
-  return select(0.0, 1.0, a == b && !is_nan(a) && !is_nan(b));
-}
-
+fn gt(a: f32, b: f32) -> f32 { return numbers_hold(a > b, a, b); }
+fn ge(a: f32, b: f32) -> f32 { return numbers_hold(a >= b, a, b); }
+fn eq(a: f32, b: f32) -> f32 { return numbers_hold(a == b, a, b); }
 fn ne(a: f32, b: f32) -> f32 { return 1.0 - eq(a, b); }
+fn numbers_hold(holds: bool, a: f32, b: f32) -> f32 { return select(0.0, 1.0, holds && !is_nan(a) && !is_nan(b)); }

@@ -17,12 +17,20 @@ WAVES = 4
 """Subgroups that a SIMD must have room for, so that one computes while others wait for memory."""
 
 
+def compiled(family: str, first: int = 0, every: int = 1) -> list[radv.Row]:
+    """`radv.compiled`, skipped where Mesa is too new to compile for a GPU that is not there."""
+    try:
+        return radv.compiled(family, first, every)
+    except radv.NoNullDevice as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize(("first", "family", "packed"), [(0, "navi23", True), (1, "vega10", False)])
 def test_amds_compiler_takes_every_kernel(first: int, family: str, packed: bool) -> None:
     """RDNA 2, which has packed dot products, and GCN, which has none: nothing fails, spills registers, or needs scratch
     memory. The tiles that are chosen on GCN leave room for WAVES subgroups. Outside of `make test-all` a kernel meets
     one of the two."""
-    rows = radv.compiled(family) if EVERYTHING else radv.compiled(family, first, 2)
+    rows = compiled(family) if EVERYTHING else compiled(family, first, 2)
     assert len(rows) > 200
     assert {row["packed_dot"] for row in rows} == {packed}
     assert [row for row in rows if "error" in row] == []
@@ -36,7 +44,7 @@ def test_amds_compiler_takes_every_kernel(first: int, family: str, packed: bool)
 def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A family that RADV does not know, and a machine without drivers: a failure, which says what to install."""
     with pytest.raises(RuntimeError, match=r"RADV could not compile for navi99: .*Unknown family"):
-        radv.compiled("navi99")
+        compiled("navi99")
     monkeypatch.setenv("VK_DRIVER_FILES", "/nowhere.json")
     with pytest.raises(RuntimeError, match=r"for navi23: vulkan.*Driver\. It takes .* mesa-vulkan-drivers"):
         radv.compiled("navi23")
