@@ -36,6 +36,10 @@ MOST_UNITS = 2000
 PACE = 8
 """Items of hidden states in a turn of the product's loop, which is unrolled."""
 
+BLOCK = 8
+"""Units whose weights lie together, so that the threads of a CPU's vector go forward through memory. With all units in
+a row an LSTM of 768 units takes 2.2 times as long on lavapipe in int8, and 2.5 times in float32."""
+
 SMALL, LARGE = 64, 256
 """Threads of a workgroup. A thread computes one unit at a time."""
 
@@ -108,11 +112,12 @@ def padded(units: int, lanes: int) -> int:
 
 
 def pack_weight(call: Call, weight: Array, lanes: int) -> Array:
-    """The weight (gates * units, units) as (items, gates, units, lanes), so that neighbouring threads read neighbouring
-    numbers."""
-    units = weight.shape[1]
-    full = np.pad(weight, ((0, 0), (0, padded(units, lanes) * lanes - units)))
-    return np.ascontiguousarray(full.reshape(-1, units, padded(units, lanes), lanes).transpose(2, 0, 1, 3))
+    """The weight (gates * units, units) as (blocks, items / 4, gates, BLOCK, 4 * lanes): a unit's weights of four items
+    are a vector, as `vector_at` in recurrent.wgsl says."""
+    units, items = weight.shape[1], padded(weight.shape[1], lanes)
+    full = np.pad(weight.reshape(-1, units, units), ((0, 0), (0, -units % BLOCK), (0, items * lanes - units)))
+    parts = full.reshape(len(full), -1, BLOCK, items // 4, 4 * lanes)
+    return np.ascontiguousarray(parts.transpose(1, 3, 0, 2, 4))
 
 
 def params(call: Call, lanes: int) -> Params:
@@ -170,6 +175,7 @@ def kernels(name: str, cell: str, files: Sequence[str], lanes: int, **options: A
             constants=functools.partial(constants, threads=threads),
             threads=functools.partial(grid, threads=threads),
             workgroup=(threads, 1, 1),
+            wide=lambda call: ("weight",),
             unrolled=lambda target: True,  # loops with a fixed number of turns, which `turns` does not count
             **options,
         )

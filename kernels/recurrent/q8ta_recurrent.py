@@ -171,17 +171,8 @@ def _params(call: Call, cell: str) -> Params:
     }
 
 
-BLOCK = 8
-"""Units whose weights lie together, as `recurrent_int8.wgsl` reads them. The threads of a CPU's vector then go forward
-through memory: with the vectors of all units in a row an LSTM of 768 units takes 2.2 times as long on lavapipe."""
-
-
 def _pack_weight(call: Call, weight: Array) -> Array:
-    """Four items, of four hidden states each, of a gate and a unit are a vector: (blocks, items / 4, gates, BLOCK)."""
-    items = layer.pack_weight(call, weight, 4)
-    items = np.pad(items, ((0, 0), (0, 0), (0, -items.shape[2] % BLOCK), (0, 0)))
-    blocks = items.reshape(-1, 4, items.shape[1], items.shape[2] // BLOCK, BLOCK, 4).transpose(3, 0, 2, 4, 1, 5)
-    return np.ascontiguousarray(blocks).view("<u4").reshape(-1)
+    return layer.pack_weight(call, weight, 4).view("<u4").reshape(-1)
 
 
 def _op(cell: str) -> Op:
@@ -211,7 +202,6 @@ def _op(cell: str) -> Op:
             inputs=(ONLY_4W | FLOAT,),
             output=ONLY_4W | FLOAT,
             params=functools.partial(_params, cell=cell),
-            wide=lambda call: ("weight",),
             prepack={1: _pack_weight},
         ),
     )

@@ -3,6 +3,7 @@
 // Linked: the constants in capitals; Real, first_hidden, first_state, cell_step, pack, store_step, store_end.
 
 const OWN = (UNITS + THREADS - 1u) / THREADS;
+const BLOCK = 8u;
 
 var<workgroup> hidden_states: array<Real, UNITS>;
 
@@ -11,6 +12,11 @@ struct Next { hidden: Real, state: Real }
 // Coordinates in a sequence: of column `unit`, in step `time` of a row.
 fn sequence_coord(row: u32, time: u32, unit: u32) -> vec4<u32> {
   return select(vec4<u32>(0u, time, row, unit), vec4<u32>(0u, row, time, unit), params.batch_first == 1u);
+}
+
+// Where the weights of a unit's gate and four items are, from `item` on. Those of BLOCK units lie together.
+fn vector_at(item: u32, gate: u32, unit: u32) -> u32 {
+  return ((unit / BLOCK * (ITEMS / 4u) + item / 4u) * GATES + gate) * BLOCK + unit % BLOCK;
 }
 
 @compute @workgroup_size(THREADS)

@@ -26,9 +26,11 @@ fn products(unit: u32) -> array<f32, GATES> {
   var sums: array<f32, GATES>;
   let items = loop_end(params.items, unit);
   for (var first = 0u; first < items; first += PACE) {
-    for (var j = 0u; j < PACE; j++) {
+    for (var v = 0u; v < PACE; v += 4u) {
+      let item = first + v;
       for (var g = 0u; g < GATES; g++) {
-        sums[g] += weight[((first + j) * GATES + g) * UNITS + unit] * product_operand[first + j];
+        let factors = weight[vector_at(item, g, unit)];
+        for (var i = 0u; i < 4u; i++) { sums[g] += factors[i] * product_operand[item + i]; }
       }
     }
   }

@@ -6,7 +6,6 @@ const KNOT_BITS = 10u;
 const STATE_LIMIT = 8388607;
 const SUM_LIMIT = 134217728.0;
 const VECTORS = PACE / 4u;
-const BLOCK = 8u;
 
 var<workgroup> high: array<u32, ITEMS>;
 var<workgroup> low: array<u32, ITEMS>;
@@ -67,7 +66,7 @@ fn products(unit: u32) -> array<i32, GATES> {
       let above = vec4<u32>(high[item], high[item + 1u], high[item + 2u], high[item + 3u]);
       let below = vec4<u32>(low[item], low[item + 1u], low[item + 2u], low[item + 3u]);
       for (var g = 0u; g < GATES; g++) {
-        let words = weight[((unit / BLOCK * (ITEMS / 4u) + item / 4u) * GATES + g) * BLOCK + unit % BLOCK];
+        let words = weight[vector_at(item, g, unit)];
         for (var i = 0u; i < 4u; i++) {
           upper[g] += dot4(words[i], above[i]);
           lower[g] += dot4(words[i], below[i]);
