@@ -22,13 +22,10 @@ from q8ta_wgpu.quantization.recurrent import LayerStates, layers_of
 from q8ta_wgpu.quantization.steps import multiplies_rows
 from q8ta_wgpu.quantization.stored import Choice
 from q8ta_wgpu.quantization.transforms import transforms
+from q8ta_wgpu.quantization.tuned import SEVERAL
 from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs
 from q8ta_wgpu.quantization.weights import RoundedWeights, counted_inputs, is_sum
 from q8ta_wgpu.quantization.zeros import Zeros
-
-_SOME = 8
-"""The number of inputs from which on their ranges are tried on those that are simulated. Ranges of fewer inputs are
-exceeded by others."""
 
 _NO_ARRAYS: Mapping[str, Array] = {}
 
@@ -150,10 +147,11 @@ class Calibration:
         self._met += min((len(x) for x in inputs.values() if x.ndim), default=1)
 
     def hold_out(self) -> None:
-        """Notes the ranges that calibration met so far, if it met enough inputs: those of the items that are simulated
-        follow, and how well ranges suit inputs that they did not meet is what counts."""
+        """Notes the ranges that calibration met so far: those of the items that are simulated follow, and how well
+        ranges suit inputs that they did not meet is what counts. Ranges of few inputs are exceeded by others in any
+        case."""
         self.met_before = self._met
-        if self._met >= _SOME:
+        if self._met >= SEVERAL:
             self._held_out = {root: copy.deepcopy(met) for root, met in self._ranges.items()}
 
     @property

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from q8ta_wgpu.quantization.noise_causes import Cause
+from q8ta_wgpu.quantization.parts import decibels
+from q8ta_wgpu.quantization.tuned import FAIR, GOOD, NOTHING
 
 LOSS = 3.0
 """A layer with a larger loss, in dB, is named in the advice. Halving a scale gains six."""
 
-_NEAR, _FAIR = 1.0, 20.0
-"""The distance to the yardstick, in dB, within which more bits gain nothing, and the ratio, in dB, that outputs then
-have."""
-
-_GOOD = 30.0
-"""The ratio of outputs in dB from which on finer weights are not advised. The yardstick does not limit them, since its
-weights are rounded as well."""
-
-_LITTLE = 20.0
-"""dB above a clipped value from which on a layer is not named: it has less than a hundredth of that noise."""
+_NEAR = 1.0
+"""The distance to the yardstick, in dB, within which more bits gain nothing if outputs have a fair ratio."""
 
 _FOUND = {
     "rounding": "{bits} bits are too few",
@@ -118,12 +112,14 @@ class Comparison:
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do: a line for each cause of a loss. Empty if little is lost. More bits for activations are not
-        advised if they would not improve the outputs, and no layer is named that has little noise beside clipping."""
+        advised if they would not improve the outputs. Finer weights are not advised where outputs are good: the
+        yardstick does not limit them, since its weights are rounded as well. No layer is named that has next to no
+        noise beside one that is clipped."""
         found, worst = list[str](), min((x.snr for x in self.layers if x.output), default=0.0)
         every = [x for x in self.layers if x.lost >= LOSS]
-        noticed = min((x.snr for x in every if x.cause == "clipping"), default=math.inf) + _LITTLE
-        limit = math.inf if self.yardstick is None else max(self.yardstick - _NEAR, _FAIR)
-        limits = {"rounding": limit, "before": limit, "weights": _GOOD, "clipping": math.inf}
+        noticed = min((x.snr for x in every if x.cause == "clipping"), default=math.inf) + decibels(NOTHING)
+        limit = math.inf if self.yardstick is None else max(self.yardstick - _NEAR, decibels(FAIR))
+        limits = {"rounding": limit, "before": limit, "weights": decibels(GOOD), "clipping": math.inf}
         for cause, most in limits.items():
             lossy = [x for x in every if x.cause == cause and x.snr < noticed]
             kinds = dict.fromkeys(x.stored if cause in ("rounding", "clipping") else "" for x in lossy)

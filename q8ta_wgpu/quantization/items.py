@@ -9,15 +9,15 @@ from typing import TypeVar
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.parts import are_apart
+from q8ta_wgpu.quantization.tuned import NUMBERS
 
 Item = TypeVar("Item")
 
 INPUTS = 4
 """The number of inputs that are simulated. An item may hold several."""
 
-NUMBERS, ITEMS = 32, 8
-"""The numbers that each result should have in all simulated items together, and the most items that are taken for that.
-The noise of four numbers may by chance be 5 dB above or below that of all, of 48 still 2 dB."""
+ITEMS = 8
+"""The most items that are simulated so that each result has enough numbers."""
 
 MANY = 256
 """The numbers that each result should have where a quarter of the items gives them."""
@@ -25,7 +25,6 @@ MANY = 256
 _WORK = 4e9
 """Multiply-adds of all simulated items, which the numpy reference computes in a few seconds. One item is taken in any
 case."""
-
 
 ENOUGH = 4 * ITEMS
 """Items of a calibration from which on it does not matter how many there are."""

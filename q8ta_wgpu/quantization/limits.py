@@ -7,36 +7,11 @@ import math
 from collections.abc import Sequence
 
 from q8ta_wgpu.quantization.parts import Part, decibels
+from q8ta_wgpu.quantization.tuned import FAIR, GOOD, POOR, WITHIN
 
-WITHIN = 10**0.05
-"""The noise that is allowed, relative to the yardstick's: half a decibel more, since the noise on other inputs is
-larger than in the simulation."""
-
-SPARE = 10**0.03
-"""Where values are widened at all, the noise must be below what is wanted by this factor."""
-
-SILENT = 1e-8
-"""Noise to signal that no output notices, whatever the yardstick has."""
-
-DECIBEL = 10**0.1
-"""The ratio of a decibel."""
-
-CLEAN = 1e-6
-"""Noise to signal, 60 dB, below which float32 gains nothing over int16."""
-
-BAD, FAIR = 10**-1.5, 0.01
-"""Noise to signal: 15 dB, which is too much whatever the yardstick has, and 20 dB, which is then wanted if 16 bits can
-give it."""
-
-SHORT, FINE, POOR = 1.5, 40.0, 10.0
-"""A user is warned from so many dB below the yardstick on, unless there are 40 dB; and in any case below 10 dB."""
-
-_POOR = 10 ** (-POOR / 10)
-"""The same as noise to signal."""
-
-_HEARD = 1e-3
-"""Noise to signal, 30 dB, up to which channels and items of like size are not mentioned. There are quiet units among
-those of most layers, of which 8 bits keep less than of loud ones."""
+SHORT = 1.5
+"""A user is warned from so many dB below the yardstick on, unless the noise is good; and in any case where it is
+poor."""
 
 
 def allowed(ratio: float, part: Part) -> float:
@@ -46,17 +21,17 @@ def allowed(ratio: float, part: Part) -> float:
     as without weighted sums, there is nothing to compare with: floats should then have 20 dB."""
     if not ratio and part.is_float and part.is_named and not part.is_silent:
         return FAIR
-    if not ratio or (ratio >= _POOR and not part.is_named):
+    if not ratio or (ratio >= POOR and not part.is_named):
         return math.inf
     chance = 0.0 if part.is_float else ratio + 2 * math.sqrt(ratio / part.count)
-    return max(WITHIN * ratio, chance, SILENT)
+    return max(WITHIN * ratio, chance)
 
 
 def wanted(most: float, int8: float, part: Part) -> float:
-    """The noise to signal that a part of an output should have, if 16 bits can give that: what is allowed. Where int8
-    leaves less than 15 dB, it is at most the noise of 20 dB, but for channels and items of like size: a black picture
-    among others keeps no more than the yardstick leaves."""
-    return min(most, FAIR) if int8 > BAD and part.is_float and part.is_named else most
+    """The noise to signal that a part of an output should have, if 16 bits can give that: what is allowed, and a fair
+    ratio where int8 leaves a poor one, whatever the yardstick has. Not so of channels and items of like size: a black
+    picture among others keeps no more than the yardstick leaves."""
+    return min(most, FAIR) if int8 > POOR and part.is_float and part.is_named else most
 
 
 def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float]) -> int | None:
@@ -71,7 +46,7 @@ def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float
     at = None
     for noise in found:
         judged = (i for i, most in enumerate(limits) if most < math.inf)
-        ratios = {i: noise[i] / min(limits[i], _POOR) for i in judged if parts[i].is_named or noise[i] > _HEARD}
+        ratios = {i: noise[i] / min(limits[i], POOR) for i in judged if parts[i].is_named or noise[i] > GOOD}
         at = max(ratios, key=ratios.__getitem__, default=None)
         if at is not None and ratios[at] > 10 ** (SHORT / 10) / WITHIN:
             break
@@ -90,7 +65,7 @@ def low_signal(output: str, predicted: float | None, yardstick: float | None, sk
     if predicted is None or yardstick is None:
         return ""
     without = yardstick >= decibels(0.0)
-    if predicted >= (decibels(FAIR) if without else max(min(yardstick - SHORT, FINE), POOR)):
+    if predicted >= (decibels(FAIR) if without else max(min(yardstick - SHORT, decibels(GOOD)), decibels(POOR))):
         return ""
     subject = f"{output} is" if output else "the outputs are"
     left = "loses nothing" if without else f"leaves {yardstick:z.1f} dB"
@@ -98,5 +73,5 @@ def low_signal(output: str, predicted: float | None, yardstick: float | None, sk
         f"{subject} predicted to keep {predicted:z.1f} dB of signal to noise on the inputs of the calibration, "
         f"where rounding nothing but weights and what layers read {left}"
     )
-    larger = ": the network makes noise larger" if yardstick < POOR else ""
+    larger = ": the network makes noise larger" if yardstick < decibels(POOR) else ""
     return f"{found}{larger}; calibrate with inputs as in use, or leave layers in float{skipping}; compare names them"

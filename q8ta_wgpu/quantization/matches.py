@@ -20,16 +20,9 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.finite import asked_of_inputs
-from q8ta_wgpu.quantization.ranges import FEW
-from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, moved_from, reads_int16
+from q8ta_wgpu.quantization.steps import LITTLE, Costs, moved_from, reads_int16
 from q8ta_wgpu.quantization.stored import Reading, Role, Stored, StoredValues, Width
-
-NEAR = 32
-"""A divisor whose smallest value is fewer int16 steps than this comes near zero: its largest value is at least 512
-times its smallest, or 256 times with more room, and for other inputs it may come nearer."""
-
-_NOTICED = 2.0**-8
-"""A change of an exponential's argument that leaves 59 dB of its signal, as a step of int16."""
+from q8ta_wgpu.quantization.tuned import CLEAN, FEW, GOOD, NOTHING
 
 _DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
 """Operators that divide, and the position of the operand by which they divide."""
@@ -259,9 +252,14 @@ def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
 
 
 def finer(reading: Reading) -> Width:
-    """int16 for what an exponential reads, or float32 where a step of int16 would change the exponential noticeably, as
-    where values share their scale with far larger ones."""
-    return "int16" if reading[0].q("int16").scale < _NOTICED else "float32"
+    """int16 for what an exponential reads, or float32 where that would have noise, as where values share their scale
+    with far larger ones. What is added to an argument is a share of the exponential."""
+    return "int16" if _noise_of_a_step(reading[0]) < CLEAN else "float32"
+
+
+def _noise_of_a_step(stored: Stored) -> float:
+    """The mean square of the errors by which int16 rounds values."""
+    return stored.q("int16").scale ** 2 / 12
 
 
 def _passes_1(values: StoredValues, exponential: Node) -> bool:
@@ -288,11 +286,11 @@ def _passes_1(values: StoredValues, exponential: Node) -> bool:
 
 
 def _is_near_zero(stored: Stored) -> bool:
-    """Whether values have one sign, and the one nearest to zero is few steps of int16 from it, or is not known, since
+    """Whether values have one sign, and the one nearest to zero has no good ratio in int16, or is not known, since
     others are zeros."""
     least = max(stored.met.low, -stored.met.high)
     one_sign = least >= 0 if stored.zeros else least > 0
-    return one_sign and least < NEAR * stored.q("int16").scale
+    return one_sign and _noise_of_a_step(stored) > GOOD * least**2
 
 
 def _made_of(values: StoredValues, stored: Stored) -> list[Stored]:

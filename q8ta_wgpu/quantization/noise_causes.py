@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from q8ta_wgpu.ir.graph import RANGES, Array, TensorType
-from q8ta_wgpu.quantization.parts import FEWEST, Judge, decibels, fill_of
+from q8ta_wgpu.quantization.parts import Judge, decibels, fill_of
+from q8ta_wgpu.quantization.tuned import SEVERAL
 
 Cause = Literal["clipping", "rounding", "weights", "before"]
 
@@ -65,7 +66,7 @@ def noise_to_signal(exact: Array, found: Array) -> float:
     if (fill := fill_of([exact])) is not None:
         exact, found = (np.where(exact == fill, 0, x) for x in (exact, found))
     noise = (exact - found) ** 2
-    apart = exact.ndim > 1 and exact.size >= FEWEST * exact.shape[1]
+    apart = exact.ndim > 1 and exact.size >= SEVERAL * exact.shape[1]
     other = tuple(axis for axis in range(exact.ndim) if axis != 1) if apart else None
     signals, noises = np.sum(exact**2, axis=other), np.sum(noise, axis=other)
     each = np.minimum(noises, signals) / np.maximum(signals, np.finfo(float).tiny)

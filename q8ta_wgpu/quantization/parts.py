@@ -22,25 +22,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.quantization.tuned import NUMBERS, FILL, GOOD, SEVERAL
 
-APART = 30.0
-"""By what factor channels or items differ at least in size if a ratio over all of them hides the small ones."""
-
-FEWEST = 8
-"""With fewer values, a channel's noise is not compared to its own signal. A channel of a single value, such as a class
-of a classifier, may be near zero by chance, which makes the ratio meaningless. A channel of one item needs twice as
-many."""
+APART = GOOD**-0.5
+"""By what factor channels or items differ at least in size if a ratio over all of them hides the small ones: good noise
+of all is as large as these."""
 
 _NOTHING = 2.0**-24
 """The size of channels or items, relative to the largest, up to which they may be what float32 leaves of zeros."""
 
-_FEW_OF_PART = 32
-"""Values of channels or items of like size below which they belong to the next larger ones. The noise of four numbers
-may by chance be 5 dB above or below that of all, of 48 still 2 dB."""
-
-_FILL, _LARGE = 10.0, 1e4
-"""A number that takes the place of others is this many times as large as all others. It is negative, as for logits that
-are not allowed, or at least _LARGE."""
+_LARGE = 1e4
+"""A number that takes the place of others is negative, as for logits that are not allowed, or at least as large as
+masks are written in float16."""
 
 _LEAST = 1e-300
 """What a signal without power counts as."""
@@ -135,10 +128,10 @@ def decibels(ratio: float) -> float:
 
 
 def are_apart(x: Array) -> bool:
-    """Whether the rows of a batch, or the rows of its items, differ so much in size that they are judged apart."""
-    ways = [1, 2] if x.ndim > 1 and np.issubdtype(x.dtype, np.floating) else []
-    sizes = [np.sqrt((x.reshape(*x.shape[:dims], -1).astype(np.float64) ** 2).mean(-1)) for dims in ways]
-    return any(each.size > 1 and each.max() > APART * each[each > 0].min(initial=np.inf) for each in sizes)
+    """Whether the items of a batch, or the channels of each item, differ so much in size that an output of this kind
+    would be judged by them. Of rows of numbers these are the rows: a number alone is no channel."""
+    ways = _alike([x.astype(np.float64) ** 2], [np.ones(x.shape, bool)]) if np.issubdtype(x.dtype, np.floating) else []
+    return any(way.kind.startswith(("items", "channels of items")) for way in ways)
 
 
 def fill_of(values: Sequence[Array]) -> float | None:
@@ -154,7 +147,7 @@ def fill_of(values: Sequence[Array]) -> float | None:
             continue
         others = [x[x != fill] for x in values]
         largest = max((float(np.abs(x).max()) for x in others if x.size), default=0.0)
-        if 0 < _FILL * largest < abs(fill):
+        if 0 < FILL * largest < abs(fill):
             return fill
     return None
 
@@ -286,7 +279,7 @@ def _alike(powers: Sequence[Array], counts: Sequence[Array]) -> list[_Way]:
         values = way.sums([x.astype(np.float64) for x in counts])
         sizes = np.sqrt(way.sums(powers) / np.maximum(values, 1))
         order = [i for i in np.argsort(-sizes, kind="stable") if sizes[i] > _NOTHING * sizes.max()]
-        if order and values[order].min() >= len(dims) * FEWEST and sizes[order[0]] > APART * sizes[order[-1]]:
+        if order and values[order].min() >= len(dims) * SEVERAL and sizes[order[0]] > APART * sizes[order[-1]]:
             way.parts = {_said(way.kind, own, sizes): np.array(own) for own in _bands(sizes, values, order)}
             found.append(way)
     return found
@@ -297,12 +290,12 @@ def _bands(sizes: Array, values: Array, order: Sequence[int]) -> list[list[int]]
     larger ones before them."""
     bands = [[order[0]]]
     for i in order[1:]:
-        few = values[bands[-1]].sum() < _FEW_OF_PART
+        few = values[bands[-1]].sum() < NUMBERS
         if few or sizes[bands[-1][0]] <= APART * sizes[i]:
             bands[-1].append(i)
         else:
             bands.append([i])
-    if len(bands) > 1 and values[bands[-1]].sum() < _FEW_OF_PART:
+    if len(bands) > 1 and values[bands[-1]].sum() < NUMBERS:
         bands[-2:] = [bands[-2] + bands[-1]]
     return bands
 

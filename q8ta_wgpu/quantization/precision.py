@@ -9,31 +9,27 @@ not.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from q8ta_wgpu.ir.decision import Decision, in_bits
-from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE
 from q8ta_wgpu.quantization import rules
 from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.limits import CLEAN, DECIBEL, SPARE, WITHIN, allowed, low_signal, wanted, worst
+from q8ta_wgpu.quantization.limits import allowed, low_signal, wanted, worst
 from q8ta_wgpu.quantization.matches import is_recurrent
 from q8ta_wgpu.quantization.parts import Part, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.simulated import Simulated, by_rows
-from q8ta_wgpu.quantization.steps import LITTLE, NOTHING, Costs, Step, reads_int16, widths
+from q8ta_wgpu.quantization.steps import LITTLE, Costs, Step, reads_int16, widths
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Shares, Table, Width
+from q8ta_wgpu.quantization.tuned import CLEAN, NOTHING, WITHIN
 
 RUNS = 40
 """The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
-
-_SMALL = 1e-3
-"""The share of what is wanted from which on a value's noise counts."""
 
 
 _WHY_STEPS = "since whole numbers follow from it"
@@ -43,6 +39,13 @@ _WHY_STEPS = "since whole numbers follow from it"
 def _too_few(width: Width) -> str:
     """Why noise asks for more than a width."""
     return f"since {in_bits(width)} are too few"
+
+
+def _noticed(noise: Mapping[Reading, float]) -> set[Reading]:
+    """The readings without those that all together make next to nothing of the noise that is wanted."""
+    order = sorted(noise, key=noise.__getitem__)
+    sums = itertools.accumulate(noise[reading] for reading in order)
+    return {reading for reading, made in zip(order, sums, strict=True) if made > NOTHING}
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,19 @@ class Precisions:
         self.predicted: dict[Reading, float] = {}
         self._known = widths(self.rules)
         self._go_on = {step.reading for step in self.rules if step.rule in rules.MAY_GO_ON}
+        last_word = self._known.keys() - self._go_on
+        every = ((stored, role) for stored in self.values.stored for role in ROLES if stored.edges(role))
+        self._free: list[Reading] = [reading for reading in every if reading not in last_word]
         self.simulated = Simulated(self.calibration, self.runner)
         self.noise, self.judge = self.simulated.noise, self.simulated.judge
 
     def wide(self) -> Precision:
         """All that may be stored in int16 is. Fourier transforms stay in float32, since 8 bits spoil their weights."""
-        wide = (step for step in self._every({}) if step.width == "int16" or self.values.is_transformed(step.reading))
+        wide = (
+            step
+            for step in self._every(self._free)
+            if step.width == "int16" or self.values.is_transformed(step.reading)
+        )
         every = [replace(step, rule="asked for", reason="since 16 bits were asked for") for step in wide]
         return self._recorded(Precision((*self.rules, *every)))
 
@@ -154,32 +164,33 @@ class Precisions:
 
     def _enough(self, wanted: Sequence[float], allowed: Sequence[float]) -> list[Step]:
         """The steps beyond the rules that bring the noise of each output to what is wanted."""
-        needed = self._needed(wanted)
-        every = self._every(needed)
+        self.predicted = self._measured(wanted)
+        noticed = _noticed(self.predicted)
+        every = self._every(noticed)
         best = self.noise({**self._known, **widths(every)})
         if any(low > want for low, want in zip(best, wanted, strict=True)):  # noise may be none to first order alone
-            every = self._every(needed, beyond=True)
+            every = self._every(noticed | self._go_on)
             best = self.noise({**self._known, **widths(every)})
-        short = any(low > want / SPARE for low, want in zip(best, wanted, strict=True))
+        short = any(low > want for low, want in zip(best, wanted, strict=True))
         if short and not isinstance(self.runner, TracedRunner):
             every += self._beyond_int16(every, wanted)
             best = self.noise({**self._known, **widths(every)})
         limits = [
-            want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
+            want if low <= want else max(most, WITHIN * low)
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
         steps = self._exact(self._without_dear(self._first(every, limits), limits), limits)
         steps = self._with_choices(every, steps)
-        cheap = self._cheap([*self.rules, *steps], needed)
+        cheap = self._cheap([*self.rules, *steps])
         left = self.noise({**self._known, **widths(steps)})
         most = [WITHIN * max(limit, noise) for limit, noise in zip(limits, left, strict=True)]
         return [*steps, *cheap] if self._suffice([*steps, *cheap], most) else steps
 
-    def _cheap(self, taken: Sequence[Step], needed: Mapping[Reading, Array]) -> list[Step]:
+    def _cheap(self, taken: Sequence[Step]) -> list[Step]:
         """Other steps that together cost next to nothing. They are worth that, since other inputs reach further than
         those of the calibration, and int16 has room for them."""
         left, done, found = max(NOTHING * self.costs.traffic, LITTLE), widths(taken), list[Step]()
-        for step in sorted(self._every(needed, 0.0), key=lambda step: step.cost):
+        for step in sorted(self._every(self._free), key=lambda step: step.cost):
             reaches = step.reading[1] == "others" and not isinstance(step.reading[0], Shares)  # of these all are met
             fits = step.width == "int16" and reaches and self.costs.is_exact(step.reading)
             if fits and step.reading not in done and step.cost <= left:
@@ -187,42 +198,33 @@ class Precisions:
                 left -= step.cost
         return found
 
-    def _needed(self, wanted: Sequence[float]) -> dict[Reading, Array]:
+    def _measured(self, wanted: Sequence[float]) -> dict[Reading, float]:
         """The noise that each reading's rounding makes, relative to what is wanted."""
-        readings = [
-            (stored, role)
-            for stored in self.values.stored
-            for role in ROLES
-            if stored.edges(role) and self._may_change((stored, role))
-        ]
         if isinstance(self.runner, TracedRunner):
-            return self._traced(self.runner, readings, wanted)
-        known = {r: width if r in self._go_on else "float32" for r, width in self._known.items()}
-        found = noise_of_each(readings, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
-        self.predicted = {reading: min(float(np.max(noise, initial=0.0)), 1e30) for reading, noise in found.items()}
-        return found
+            found = self._traced(self.runner, wanted)
+        else:
+            known = {r: width if r in self._go_on else "float32" for r, width in self._known.items()}
+            found = noise_of_each(self._free, lambda c: self.noise({**known, **c}, rounds=False), wanted, RUNS)
+        return {reading: min(noise, FLOAT_MAX) for reading, noise in found.items()}
 
-    def _traced(
-        self, runner: TracedRunner, readings: Sequence[Reading], wanted: Sequence[float]
-    ) -> dict[Reading, Array]:
+    def _traced(self, runner: TracedRunner, wanted: Sequence[float]) -> dict[Reading, float]:
         """The same by gradients. What takes steps has none: a run tells by how much the noise falls without all such
         roundings."""
         plain = self.noise(self._known)
         short = [(i, most) for i, (found, most) in enumerate(zip(plain, wanted, strict=True)) if found > most]
         count = len(self.judge.parts)
         limits = {i % count: most for i, most in short}
-        traced: list[Reading] = [(s, role) for s, role in readings if role != "steps"]
+        traced: list[Reading] = [(s, role) for s, role in self._free if role != "steps"]
         qs = [s if isinstance(s, Shares) else s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
         graph, weights = self.calibration.quantized(), self.judge.weights(limits)
         (each,) = runner.noise_of_each(graph, [roundings], weights)
         noise: dict[Reading, float] = dict(zip(traced, each, strict=True))
-        if choices := [reading for reading in readings if reading[1] == "steps"]:
+        if choices := [reading for reading in self._free if reading[1] == "steps"]:
             without = self.noise({**self._known, **dict.fromkeys(choices, "float32")})
-            gain = max((min(plain[i], 1e30) - without[i]) / most for i, most in short)
+            gain = max((min(plain[i], FLOAT_MAX) - without[i]) / most for i, most in short)
             noise |= dict.fromkeys(choices, max(gain, 0.0))
-        self.predicted = {reading: min(ratio, 1e30) for reading, ratio in noise.items()}
-        return {reading: np.array([noise[reading]]) for reading in readings}
+        return noise
 
     def _beyond_int16(self, every: Sequence[Step], wanted: Sequence[float]) -> list[Step]:
         """Steps to float32 of what makes noise in 16 bits, too: more than is predicted where 8 bits left nothing of it,
@@ -233,33 +235,23 @@ class Precisions:
         readings = [(stored, role) for stored in self.values.stored for role in ROLES if stored.edges(role)]
         rest: Choice = {**dict.fromkeys(readings, "float32"), **wide}
         found = noise_of_each(asked, lambda c: self.noise({**rest, **c}, rounds=False), wanted, RUNS)
+        amounts = {reading: found[reading] for reading in found if reading in _noticed(found)}
         return [
             Step(reading, "float32", self.costs.of(reading, "float32"), "", _too_few("int16"), amount, amount)
-            for reading, noise in found.items()
-            if (amount := float(np.max(noise, initial=0.0))) >= _SMALL
+            for reading, amount in amounts.items()
         ]
 
-    def _every(self, needed: Mapping[Reading, Array], least: float = _SMALL, beyond: bool = False) -> list[Step]:
-        """All steps that may be taken, of values that make at least so much noise, or that rules widened already
-        (`beyond`), ordered by what they gain for their cost, the largest first."""
+    def _every(self, readings: Collection[Reading]) -> list[Step]:
+        """All steps of some of the readings about which no rule has the last word, ordered by what they gain for their
+        cost, the largest first."""
         found: list[Step] = []
-        for stored in self.values.stored:
-            for role in ROLES:
-                reading = stored, role
-                if not stored.edges(role) or not self._may_change(reading):
-                    continue
-                amount = float(np.max(needed.get(reading, np.zeros(1)), initial=0.0))
-                narrow = self._known.get(reading, stored.width)
-                for width, left in self._widths(reading):
-                    if amount >= least or not needed or (beyond and reading in self._go_on):
-                        cost, why = self.costs.of(reading, width), _WHY_STEPS if role == "steps" else _too_few(narrow)
-                        found.append(Step(reading, width, cost, "", why, amount, amount * (1 - left)))
-                        amount, narrow = amount * left, width
+        for reading in (each for each in self._free if each in readings):
+            amount, narrow = self.predicted.get(reading, 0.0), self._known.get(reading, reading[0].width)
+            for width, left in self._widths(reading):
+                why = _WHY_STEPS if reading[1] == "steps" else _too_few(narrow)
+                found.append(Step(reading, width, self.costs.of(reading, width), "", why, amount, amount * (1 - left)))
+                amount, narrow = amount * left, width
         return sorted(found, key=lambda step: -step.gain / step.cost)
-
-    def _may_change(self, reading: Reading) -> bool:
-        """Whether no rule has the last word about a reading."""
-        return reading not in self._known or reading in self._go_on
 
     def _widths(self, reading: Reading) -> list[tuple[Width, float]]:
         """The widths above 8 bits that a reading may have, and the share of its noise that each leaves."""
@@ -322,15 +314,15 @@ class Precisions:
         return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps in int16 where that loses less than a decibel, or leaves 60 dB: float32 then gains nothing that
+        """These steps in int16 where that loses less than another half decibel, or leaves 60 dB: float32 then gains nothing that
         would justify results that differ between devices."""
         drifts = [step for step in steps if step.width == "float32" and step.reading[1] != "steps"]
         wide = {step.reading for step in drifts}
-        narrow = [s for s in self._every({}) if s.reading in wide and s.width == "int16"]
+        narrow = [s for s in self._every(wide) if s.width == "int16"]
         exact = list({s.reading: s for s in (*narrow, *(s for s in steps if s not in drifts))}.values())
         return (
             exact
-            if drifts and self._suffice(exact, [max(DECIBEL * SPARE / WITHIN * limit, CLEAN) for limit in limits])
+            if drifts and self._suffice(exact, [max(WITHIN * limit, CLEAN) for limit in limits])
             else steps
         )
 

@@ -15,12 +15,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.quantization.stored import Choice, Reading
-
-_SHARE = 0.05
-"""A group that makes less noise than this share of what is wanted is not told apart."""
-
-_ADDS_UP = 0.01
-"""Noise to signal up to which noise of different values adds up."""
+from q8ta_wgpu.quantization.tuned import FAIR, NOTHING
 
 
 def noise_of_each(
@@ -28,8 +23,8 @@ def noise_of_each(
     noise: Callable[[Choice], Sequence[float]],
     wanted: Sequence[float],
     runs: int,
-) -> dict[Reading, Array]:
-    """The noise that the rounding of each reading makes.
+) -> dict[Reading, float]:
+    """The noise that the rounding of each reading makes in the output in which it makes most of what is wanted.
 
     Args:
         readings: in the order of the network.
@@ -38,8 +33,7 @@ def noise_of_each(
         runs: the most calls of `noise`.
 
     Returns:
-        By reading, noise divided by what is wanted: one number for each output that is judged. Readings of a group that
-        was not told apart share its noise.
+        By reading, noise divided by what is wanted. Readings of a group that was not told apart share its noise.
     """
     every: Mapping[Reading, None] = dict.fromkeys(readings)
     judged = np.isfinite(wanted)
@@ -51,15 +45,15 @@ def noise_of_each(
 
     count, first = itertools.count(), of(readings)
     waiting = [(-float(first.max(initial=0.0)), next(count), list(readings), first)]
-    found: dict[Reading, Array] = {}
+    found: dict[Reading, float] = {}
     made = 1
     while waiting:
         most, _, group, whole = heapq.heappop(waiting)
-        if len(group) == 1 or -most < _SHARE or made >= runs:
-            found.update(dict.fromkeys(group, whole / len(group)))
+        if len(group) == 1 or -most < NOTHING or made >= runs:
+            found.update(dict.fromkeys(group, -most / len(group)))
             continue
         half = len(group) // 2
-        left, adds_up = of(group[:half]), bool((whole * limits <= _ADDS_UP).all())
+        left, adds_up = of(group[:half]), bool((whole * limits <= FAIR).all())
         right = np.maximum(whole - left, 0.0) if adds_up else of(group[half:])
         made += 1 if adds_up else 2
         for part, each in ((group[:half], left), (group[half:], right)):

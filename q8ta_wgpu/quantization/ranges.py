@@ -11,6 +11,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import INT16X4, SMALLEST_SCALE, Array, QParams
 from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.passes.plan.storage import INT16, SLICE, WHOLE, Storage
+from q8ta_wgpu.quantization.tuned import FEW, PEAKS, ROOM, WORTH
 
 OF_ZEROS = 2.0**-30
 """The scale of what calibration met as zeros alone."""
@@ -25,20 +26,8 @@ other scales stay normal float32 numbers."""
 LARGEST_WEIGHT = 127
 """Steps of the largest weight of an output."""
 
-ROOM, _HEAVY = 2.0, 4.0
-"""Times the range that calibration met, for values in 16 bits: 14 of them are fine enough, and what other inputs reach
-is not clipped. Up to four times where few values are far larger than the others, as among squares and quotients: one
-that is clipped makes more noise than all that are rounded."""
-
-FEW = 1000
-"""A result of fewer values than this is likely to have larger ones for other inputs."""
-
 _CANDIDATES = 64
 """Ends tried on each side."""
-
-_WORTH = 1.2
-"""By how much clipping must lower the error. Pixels lie on steps of the whole range, which rounding then keeps, and
-what is clipped is rare but large."""
 
 _TRIED = 16
 """Ranges, the best by the estimate, whose error is computed: an estimate knows no zero point."""
@@ -50,11 +39,8 @@ _AT_ONCE = 1 << 16
 """Values that are counted at a time. They and their bin numbers fit a core's cache, so counting takes a third of the
 time."""
 
-_PEAKS, _LARGEST = 16, 4
-"""Items from which on their largest values say how far others reach, and how many of these tell it."""
-
 _FARTHEST = 0.5
-"""How far a range reaches at most beyond what was met, in its span."""
+"""How far beyond what was met ends are tried, in its span."""
 
 
 @dataclass
@@ -78,15 +64,16 @@ class Spread:
     def reach(self, largest: float) -> float:
         """How far from zero 16 bits should hold values of which calibration met those up to `largest`.
 
-        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them, more by how
-        much farther the largest value is, and _HEAVY at most. Of fewer than FEW values the largest tells less, and the
-        room is half as much again.
+        Of n normal numbers the largest is sqrt(2 ln n) deviations from zero. The room is ROOM for them. Up to as much
+        again is left where few values are far larger than the others, as among squares and quotients: one that is
+        clipped makes more noise than all that are rounded. Of few values the largest tells less, and the room is ROOM
+        times as large.
         """
         if not 0.0 < self.squares < math.inf:
             return ROOM * largest
         normal = math.sqrt(2 * math.log(max(self.count, 2.0)) * self.squares / self.count)
-        room = ROOM * largest / normal * (1.5 if self.count < FEW else 1.0)
-        return largest * min(max(room, ROOM), _HEAVY)
+        room = ROOM * largest / normal * (ROOM if self.count < FEW else 1.0)
+        return largest * min(max(room, ROOM), ROOM**2)
 
 
 class Peaks:
@@ -293,7 +280,7 @@ def best_range(counts: Array, low: float, high: float, steps: int) -> tuple[floa
     best = np.argsort(estimate)[:_TRIED]
     errors = [_error(counts, x, lows[i // len(highs)], step.reshape(-1)[i], steps) for i in best]
     whole = _error(counts, x, lows.min(), (highs.max() - lows.min()) / steps, steps)
-    if whole <= _WORTH * min(errors):
+    if whole <= WORTH * min(errors):
         return float(lows.min()), float(highs.max())
     row, column = divmod(int(best[np.argmin(errors)]), len(highs))
     return float(lows[row]), float(highs[column])
@@ -307,7 +294,7 @@ def farther(low: float, high: float, peaks: Peaks, count: float) -> tuple[float,
         peaks: of the items that were met.
         count: how many values were met that are not zero.
     """
-    if len(peaks.of_items) < _PEAKS:
+    if len(peaks.of_items) < PEAKS:
         return low, high
     lows, highs = zip(*peaks.of_items, strict=True)
     each, span = count / len(lows), max(highs) - min(lows)
@@ -332,7 +319,8 @@ def _beyond(peaks: Sequence[float], each: float, span: float) -> float:
     found = sorted(peaks, reverse=True)
     if found[0] <= 0:
         return 0.0
-    apart = sum((i + 1) * (found[i] - found[i + 1]) for i in range(_LARGEST)) / _LARGEST
+    count = PEAKS // 4
+    apart = sum((i + 1) * (found[i] - found[i + 1]) for i in range(count)) / count
     if apart <= 0:
         return 0.0
     farther = np.linspace(0, _FARTHEST, _CANDIDATES) * span

@@ -11,12 +11,10 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.ir.int8 import Recurrent
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.quantization.tuned import ROOM
 
 _HIDDEN, _STATE = 3.98, 126.0
 """The largest hidden states in the product, and states of a cell, that leave all fraction bits."""
-
-_ROOM = 2
-"""Room for larger states than in calibration, as a factor."""
 
 _STEPS = 256
 """Steps of a layer whose gates are computed at once."""
@@ -120,4 +118,4 @@ def _sigmoid(x: Array) -> Array:
 
 def _bits(largest: float, limit: float) -> int:
     """The number of fraction bits that states give up to hold `largest`, where that is more than `limit`."""
-    return 0 if largest <= limit else min(math.ceil(math.log2(_ROOM * largest / limit)), 12)
+    return 0 if largest <= limit else min(math.ceil(math.log2(ROOM * largest / limit)), 12)

@@ -12,18 +12,16 @@ from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.limits import SILENT, WITHIN, allowed
+from q8ta_wgpu.quantization.limits import allowed
 from q8ta_wgpu.quantization.parts import Judge
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.steps import Step
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, StoredValues, Table, Width
+from q8ta_wgpu.quantization.tuned import CLEAN, WITHIN
 from q8ta_wgpu.quantization.weights import RoundedWeights
 
 _MANY = 64
 """The number of inputs from which on only the ranges without the simulated ones are tried."""
-
-_MOSTLY = 2.0
-"""By what factor the yardstick's noise is larger with ranges of other inputs if most of it comes from clipping."""
 
 
 def by_rows(values: StoredValues) -> list[Step]:
@@ -97,7 +95,7 @@ class Simulated:
         kinds, self._kinds = self._kinds, [contextlib.nullcontext]
         own = self._yardstick()
         self._kinds = kinds
-        if all(noise <= _MOSTLY * left for noise, left in zip(found, own, strict=True)):
+        if all(noise - left <= left for noise, left in zip(found, own, strict=True)):
             return found
         self._kinds = [*kinds, contextlib.nullcontext]
         return self._clipped()
@@ -111,7 +109,7 @@ class Simulated:
             each.let_clip(False)
         whole = self._yardstick()
         count, pairs = len(self.judge.parts), enumerate(zip(clipped, whole, strict=True))
-        worse = {i % count: w for i, (c, w) in pairs if c > WITHIN * max(w, SILENT)}
+        worse = {i % count: w for i, (c, w) in pairs if c > WITHIN * max(w, CLEAN)}
         apart = [(s, q) for s, q in zip(stored, clipping, strict=True) if s.q(s.width) != q]
         for each in stored:
             each.let_clip(True)

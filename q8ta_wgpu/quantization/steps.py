@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from q8ta_wgpu.ir.graph import Node
 from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import OPS
+from q8ta_wgpu.kernels.lib.thresholds import MACS_A_BYTE
 from q8ta_wgpu.quantization.stored import Choice, Reading, Shares, Stored, StoredValues, Table, Width, is_moved
 
-MACS_A_BYTE = 8.0
-"""The number of multiply-adds that take as long as moving a byte, as in kernels/lib/thresholds.py."""
+_MACS_A_BYTE = MACS_A_BYTE["tiled"]
 
 PARTS = 8
 """By what factor an attention costs more if its operands are wide: it becomes three operators with several products
 each."""
-
-NOTHING = 0.01
-"""The share of what a network moves and computes whose time nobody notices."""
 
 LITTLE = 2.0**15
 """Bytes that move in less time than a dispatch takes to begin. Nobody notices that time either."""
@@ -98,11 +95,11 @@ class Costs:
         names = dict.fromkeys(name for _, name in stored.edges(role))
         size = float(sum(self.size(name) for name in names))
         if isinstance(stored, Shares):
-            return size + sum(map(self.macs, readers)) / MACS_A_BYTE
+            return size + sum(map(self.macs, readers)) / _MACS_A_BYTE
         exact = width == "int16" and all(map(reads_int16, readers))
         moved = size * (1 + len(readers)) * (1 if exact else 4)
         macs = sum(self.macs(node) * (PARTS if self._attends(node) else 1) for node in readers)
-        return max(1.0, moved + macs / MACS_A_BYTE * (1 if width == "int16" else 4))
+        return max(1.0, moved + macs / _MACS_A_BYTE * (1 if width == "int16" else 4))
 
     def size(self, name: str) -> int:
         """The number of elements of a value."""
@@ -124,7 +121,7 @@ class Costs:
         """The cost of a value in int8, with the multiply-adds of its readers."""
         readers = [(name, node) for call, name in stored.roles for node in self.values.nodes((call, name))]
         macs = sum(self.macs(node) for _, node in readers)
-        return sum(float(self.size(name)) for name, _ in readers) + macs / MACS_A_BYTE
+        return sum(float(self.size(name)) for name, _ in readers) + macs / _MACS_A_BYTE
 
     def is_exact(self, reading: Reading) -> bool:
         """Whether int16 leaves nothing to float32, in which devices differ in the last bit. If one slice of a weighted

@@ -14,9 +14,7 @@ import numpy as np
 from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
-
-_LEAST = 8
-"""Frequencies of a transform: fewer rows may be sines by chance."""
+from q8ta_wgpu.quantization.tuned import SEVERAL
 
 _NEAR = 1e-4
 """By how much sines and cosines that a file stores may miss their sum of squares, relative to the largest."""
@@ -71,7 +69,7 @@ def is_transform(weight: Array) -> bool:
     """
     rows = weight.reshape(len(weight), -1).astype(np.float64)
     count = len(rows) // 2
-    if len(rows) % 2 or count < _LEAST or rows.shape[1] < count:
+    if len(rows) % 2 or count < SEVERAL or rows.shape[1] < count:
         return False
     for cosines, sines in ((rows[:count], rows[count:]), (rows[::2], rows[1::2])):
         window = cosines**2 + sines**2

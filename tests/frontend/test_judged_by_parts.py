@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.quantization.limits import FAIR, allowed, low_signal, wanted
+from q8ta_wgpu.quantization.limits import allowed, low_signal, wanted
 from q8ta_wgpu.quantization.parts import Judge
+from q8ta_wgpu.quantization.tuned import FAIR
 from testbed.yardstick import yardstick
 from tests.quantizing import Plain, conv, data
 

@@ -37,16 +37,9 @@ from q8ta_wgpu.frontend.nodes import (
 )
 from q8ta_wgpu.frontend.notes import CHANNELS, note, noted
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE
+from q8ta_wgpu.quantization.parts import APART
 from q8ta_wgpu.quantization.ranges import LARGEST_WEIGHT
-
-LEAST = 128
-"""The least number of inputs that determine the sizes of channels. With fewer, larger values on other inputs are
-clipped. With 32 a trained text network lost 5.6 dB and a vision transformer 2.1; with 64 text lost 1.0 dB and sequences
-0.7. With 128 no trained network of `bench/suite` lost (docs/experiments.md)."""
-
-VALUES = 2048
-"""The least number of values of a channel among these inputs. An image or a text has many, a row of a table one: of 128
-rows tables of physical quantities lost 5 to 13 dB, since one row in a hundred has a larger value in each column."""
+from q8ta_wgpu.quantization.tuned import EQUALIZED_BY, FEW
 
 _MOST = 2**29
 """The most bytes of inputs that are held for it."""
@@ -54,16 +47,12 @@ _MOST = 2**29
 _WHOLE = 1 / 8
 """The largest part of a step by which a weight may differ from whole steps, as float16 rounds weights and the step."""
 
-_SMALLEST = 1 / 16
-"""The least size of a channel relative to the largest. A smaller one counts as this size, since it may be larger on
-other inputs."""
-
 
 def enough(model: GraphModule, items: Iterator[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
     """The first inputs of a network, as many as `equalize` needs; fewer if they are large or there are no more."""
     held: list[tuple[Tensor, ...]] = []
     batched, size = _is_batched(model), 0
-    while _count(held, batched) < LEAST and size <= _MOST and (item := next(items, None)) is not None:
+    while _count(held, batched) < EQUALIZED_BY and size <= _MOST and (item := next(items, None)) is not None:
         held.append(tuple(x.clone() for x in item))  # an iterable may reuse the memory of its items
         size += sum(x.nbytes for x in item)
     return held
@@ -90,9 +79,9 @@ def _is_batched(model: GraphModule) -> bool:
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
     """Equalizes the channels of a float graph by their ranges on these inputs, and notes factors and middles with each
-    node. Does nothing with fewer than LEAST inputs, and to channels of fewer than VALUES values, or whose readers have
-    weights of whole steps."""
-    if _count(inputs, _is_batched(model)) < LEAST:
+    node. Does nothing with fewer than EQUALIZED_BY inputs, and to channels of fewer than FEW values, or whose readers
+    have weights of whole steps."""
+    if _count(inputs, _is_batched(model)) < EQUALIZED_BY:
         return
     found = [one for one in channels_of(model) if not any(_on_steps(model, reader.node) for reader in one.readers)]
     recorder = _Ranges(model, [reader.node for one in found for reader in one.readers])
@@ -100,7 +89,7 @@ def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
         recorder.run(*item)
     for one in found:
         known = min(recorder.counts[_read_by(reader.node), axis_of(reader.node)] for reader in one.readers)
-        if known >= VALUES and (chosen := _chosen(one, recorder.ranges)) is not None:
+        if known >= FEW and (chosen := _chosen(one, recorder.ranges)) is not None:
             note(one.source, CHANNELS, [numbers.tolist() for numbers in chosen])
             _apply(model, one, *chosen)
 
@@ -168,7 +157,8 @@ def _chosen(one: Channels, ranges: Mapping[tuple[Node, int], tuple[Tensor, Tenso
     largest = float(size.max())
     if not free.any() or not 0 < largest < float("inf"):
         return None
-    factor = torch.where(free, torch.sqrt(torch.clamp(size / largest, min=_SMALLEST)), 1.0)
+    smallest = largest / APART  # a smaller channel may be larger on other inputs
+    factor = torch.where(free, torch.sqrt(torch.clamp(size, min=smallest) / largest), 1.0)
     return factor[1:], middle[1:]
 
 
