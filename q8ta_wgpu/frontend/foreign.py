@@ -29,8 +29,8 @@ from q8ta_wgpu.frontend.pt2e.observers import observer_of, share_states
 from q8ta_wgpu.frontend.pt2e.torchao import Quantizer, convert_pt2e, prepare_pt2e
 from q8ta_wgpu.frontend.read_float import float_program
 from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.precision import Precision, least
+from q8ta_wgpu.quantization.record import write_record
 
 Tensors = tuple[Tensor, ...]
 
@@ -113,9 +113,9 @@ def _asked(graph: GraphModule, whole: bool) -> tuple[list[tuple[str, str]], tupl
     calibration = Calibration(program, True, False)
     if not (steps := least(calibration).steps):
         return [], ()
-    edges = (edge for step in steps for edge in step.reading[0].edges(step.reading[1]))
+    edges = {edge: step.width for step in steps for edge in step.reading[0].edges(step.reading[1])}
     noted = program.graph.copy()
-    note(noted, calibration.values, steps)
+    write_record(noted, calibration.values, edges, Precision(steps))
     said = said_of(Precision(steps), noted, program.names)
     return [(call, program.names[value]) for call, value in edges if value in program.names], said
 

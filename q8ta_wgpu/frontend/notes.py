@@ -10,9 +10,9 @@ FIXED = "q8ta_fixed"
 """Of a program: the dimensions of inputs from which the network computes numbers, as (input, dimension, step, reason);
 see `ValueInfo.fixed`."""
 
-PRECISION = "q8ta_widened"
-"""Of a program: what is stored in more than 8 bits, and the predicted accuracy of the outputs, as `said_of` of
-on_graph.py has it."""
+PRECISION = "q8ta_precision"
+"""Of a program: how values are stored and why, and the predicted accuracy of the outputs, as `said_of` of on_graph.py
+has it."""
 
 ASKED = "q8ta_asked"
 """Of a program: the precision that its `Quantizer` was asked for; none of another quantizer."""

@@ -20,9 +20,8 @@ from q8ta_wgpu.frontend.write_qdq import write_qdq
 from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import how_many, in_order
-from q8ta_wgpu.quantization.limits import low_signal
-from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
+from q8ta_wgpu.quantization.record import widths_of, write_record
 from q8ta_wgpu.quantization.stored import Shares
 
 Tensors = tuple[Tensor, ...]
@@ -110,21 +109,17 @@ class OnGraph:
         masked = faults.masked_rows(self.module, met)
         self.precision = self._chosen()
         self._graph = self.calibration.quantized(self.precision.chosen)
-        note(self._graph, self.calibration.values, self.precision.steps)
+        values = self.calibration.values
+        write_record(self._graph, values, widths_of(values, self._graph), self.precision)
         lost = faults.lost_values(self._met(self.precision))
-        write_qdq(self.module, self.program, self._graph, self.calibration.values.given)
-        return masked or lost or self._warning
+        write_qdq(self.module, self.program, self._graph, values.given)
+        return masked or lost or self.precision.warning(": Quantizer(skip=[...])")
 
     def _chosen(self) -> Precision:
         if self.own.precision == "int8":
             return least(self.calibration)
         found = Precisions(self.calibration, TorchRunner(self.program, self.module, self._kept, self._exact))
         return found.wide() if self.own.precision == "int16" else found.choose()
-
-    @property
-    def _warning(self) -> str:
-        found = self.precision
-        return low_signal(found.output, found.predicted, found.yardstick, ": Quantizer(skip=[...])")
 
     @property
     def said(self) -> tuple[Any, ...]:
@@ -157,9 +152,7 @@ def said_of(found: Precision, quantized: Graph, names: Mapping[str, str]) -> tup
     def called(name: str) -> str:
         return names.get(name, name)
 
-    said = (text.partition(": ") for text in quantized.notes)
-    sentences = tuple(called(name) + colon + text for name, colon, text in said)
     unrounded = tuple((called(n), known.unrounded) for n, known in quantized.values.items() if known.unrounded)
-    decisions = (replace(each, values=tuple(map(called, each.values))) for each in found.record)
+    decisions = (replace(each, values=tuple(map(called, each.values))) for each in quantized.decisions)
     numbers = (found.output, found.yardstick, found.int8, found.predicted)
-    return sentences, unrounded, tuple(map(astuple, decisions)), *numbers
+    return unrounded, tuple(map(astuple, decisions)), *numbers

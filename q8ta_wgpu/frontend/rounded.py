@@ -35,7 +35,10 @@ class Noted(torch.autograd.Function):
             if not math.isfinite(gradient.sum()):
                 gradient = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
             (error,) = ctx.saved_tensors
-            ctx.note(_dot(gradient, error))
+            change = _dot(gradient, error)
+            if not math.isfinite(change):  # of a root of negative elements that a where leaves out
+                change = _dot(gradient, torch.nan_to_num(error, 0.0, 0.0, 0.0))
+            ctx.note(change)
         return gradient, None, None
 
 

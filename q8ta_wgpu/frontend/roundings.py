@@ -9,6 +9,7 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Graph, Node, QParams
 from q8ta_wgpu.quantization.float_program import FloatProgram, Moved
+from q8ta_wgpu.quantization.record import between
 from q8ta_wgpu.quantization.stored import Edge
 
 Chain = tuple[QParams, ...]
@@ -100,19 +101,9 @@ class Roundings:
 
     def _chain(self, name: str, read: str) -> tuple[Chain, bool]:
         """The roundings from a value to what is read of it, and whether rows are rounded last."""
-        found: list[QParams] = []
-        rows = False
-        while read != name:
-            made = self._made[read]
-            if made.op == "mul":  # the float32 values of rows
-                made, rows = self._made[self._made[made.inputs[0]].inputs[0]], True
-            else:
-                made = self._made[made.inputs[0]]
-                q = self.graph.types[made.output].q
-                assert q is not None
-                found.append(q)
-            read = made.inputs[0]
-        return tuple(reversed(found)), rows
+        nodes = [*between(self._made, name, read)]
+        found = [q for n in nodes if n.op == "quantize" and (q := self.graph.types[n.output].q) is not None]
+        return tuple(reversed(found)), any(node.op == "quantize_rows" for node in nodes)
 
     def _integers(self, made: Node, moved: Moved) -> Integers:
         values, scale, zero = (self.graph.constants[name] for name in made.inputs)

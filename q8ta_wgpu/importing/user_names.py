@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.value import ValueInfos
 
@@ -95,18 +96,18 @@ def call_by(graph: Graph, names: Mapping[str, str]) -> None:
     for name, known in graph.values.items():
         values.set(said(name), **{key: found for key, found in vars(known).items() if found})
     graph.values = values
-    graph.notes = [_renamed(note, {**names, **final}) for note in graph.notes]
-    graph.decisions = [replace(each, values=tuple(map(said, each.values))) for each in graph.decisions]
+    notes = (note.partition(": ") for note in graph.notes)
+    graph.notes = [said(name) + colon + text for name, colon, text in notes]
+    graph.decisions = [_renamed(each, {**names, **final}) for each in graph.decisions]
 
 
-def _renamed(note: str, names: Mapping[str, str]) -> str:
-    """A note, which begins with the name of a value, and may end with its place. Of a value that is in the graph no
-    longer, such as a softmax within an attention, the place says the module."""
-    name, colon, text = note.partition(": ")
-    place = re.search(r" \(([^()]+(?: \([^()]+\))?)\)$", text)
-    if name not in names and place and (module := _module_of(place[1])):
-        return f"{module}.{_without_number(name)}{colon}{text}"
-    return f"{names.get(name, name)}{colon}{text}"
+def _renamed(decision: Decision, names: Mapping[str, str]) -> Decision:
+    """A decision about values. Of one that is in the graph no longer, such as a softmax within an attention, the place
+    says the module."""
+    first, *others = decision.values
+    if first not in names and (module := _module_of(decision.source)):
+        first = f"{module}.{_without_number(first)}"
+    return replace(decision, values=tuple(names.get(name, name) for name in (first, *others)))
 
 
 def _known(value: str, names: Mapping[str, str]) -> str:

@@ -14,7 +14,8 @@ class Decision:
         role: who reads them: weighted "sums", "products" of two values, "steps" such as an order, or "others".
         width: "int8", "int16" or "float32".
         by: what decided: the name of a rule; "plan" where the operators around the value say it; "noise" where the
-            search for the fewest bits did; "cheap" where more bits cost next to nothing.
+            search for the fewest bits did; "cheap" where more bits cost next to nothing; "written" where the quantized
+            graph has another width than was decided.
         reason: why, as a report says it; empty for the plan's 8 bits.
         matched: the names of all rules that matched.
         noise: the noise that rounding it to `narrow` makes in the outputs, relative to what they should have at most;
@@ -22,6 +23,7 @@ class Decision:
         cost: what the width costs, in bytes moved: an estimate that counts multiply-adds as bytes.
         narrow: the width that it would have without regard to noise: "int8", or "int16" where a rule or the operators
             around it ask for that.
+        source: the place in the user's model that computes the first value; empty where it is not known.
     """
 
     values: tuple[str, ...]
@@ -33,21 +35,38 @@ class Decision:
     noise: float | None = None
     cost: float = 0.0
     narrow: str = "int8"
+    source: str = ""
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether more bits were decided on than the operators around the values ask for."""
+        return self.by not in ("plan", "written")
+
+    @property
+    def how(self) -> str:
+        """How the values are stored."""
+        return "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
+
+    @property
+    def note(self) -> str:
+        """A sentence of a report on a value that is widened."""
+        alone = "here alone they would make {} the noise that the outputs should have at most"
+        noise = f": {alone.format(share_of(self.noise))}" if self.noise else ""
+        place = f" ({self.source})" if self.source else ""
+        return f"{self.values[0]}: {self.how} {self.reason}{noise}, for {size_of(self.cost)} more{place}"
 
     def __str__(self) -> str:
-        how = "is not rounded" if self.width == "float32" else f"is stored in {self.width}"
         others = f", at one scale with {', '.join(self.values[1:])}" if self.values[1:] else ""
         by, reason = _BY.get(self.by, f"the rule {self.by!r}"), f", {self.reason}" if self.reason else ""
         noise, bits = "no noise was predicted: 8 bits suffice, or nothing was searched", in_bits(self.narrow)
         if self.noise is not None:
             noise = f"{bits} alone would make {share_of(self.noise)} the noise that the outputs should have at most"
-        cost = f"{self.cost / 1e3:.3g} kB" if self.cost < 1e6 else f"{self.cost / 1e6:.3g} MB"
         lines = [
-            f"{self.values[0]} {how} for {self.role}{others}",
+            f"{self.values[0]} {self.how} for {self.role}{others}",
             f"decided by {by}{reason}",
             f"rules that matched: {', '.join(self.matched) or 'none'}",
             noise,
-            f"costs {cost} more to move than 8 bits" if self.cost else "costs nothing more",
+            f"costs {size_of(self.cost)} more to move than 8 bits" if self.cost else "costs nothing more",
         ]
         return "\n  ".join(lines)
 
@@ -64,5 +83,16 @@ def share_of(noise: float) -> str:
     return f"{noise:.2g} times" if noise < 9.5 else f"{noise:,.0f} times"
 
 
-_BY = {"plan": "the operators around it", "noise": "its noise", "cheap": "its cost", "asked for": "the precision"}
+def size_of(cost: float) -> str:
+    """A number of bytes in words."""
+    return f"{cost / 1e3:.3g} kB" if cost < 1e6 else f"{cost / 1e6:.3g} MB"
+
+
+_BY = {
+    "plan": "the operators around it",
+    "noise": "its noise",
+    "cheap": "its cost",
+    "asked for": "the precision",
+    "written": "how it is written",
+}
 """What decided, other than rules."""

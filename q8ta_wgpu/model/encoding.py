@@ -188,7 +188,8 @@ def _decision(data: Any) -> Decision:
         raise GraphError(f"{where} must be of a value, found none")
     role, width, by = (name_of(get(data, key, str, where)) for key in ("role", "width", "by"))
     reason, narrow = text_of(get(data, "reason", str, where), where), name_of(data.get("narrow", "int8"))
-    return Decision(values, role, width, by, reason, matched, noise, cost, narrow)
+    source = text_of(data.get("source", ""), where)
+    return Decision(values, role, width, by, reason, matched, noise, cost, narrow, source)
 
 
 def _buffers(data: Any) -> dict[str, Buffer]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from q8ta_wgpu.errors import counted
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, INT32, RANGES, Graph, Node
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.widened import Widened, together
+from q8ta_wgpu.model.widened import together
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class Report:
         exact: whether all bytes are the same on every device. Then the only float operators are borders and those that
             move elements.
         weight_bytes: size of all constants.
-        reasons: notes of the passes and on islands, by cause. Each names a value and its place in the user's model.
+        widened: the values that are stored in more bits than the operators around them ask for.
+        reasons: notes on these, of the passes and on islands, by cause. Each names a value and its place in the user's
+            model.
         states: name, stored dtype and shape of each state that is kept from call to call.
         details: whether `print` shows every note. Otherwise it shows a line for each reason.
     """
@@ -40,6 +44,7 @@ class Report:
     borders: int
     exact: bool
     weight_bytes: int
+    widened: tuple[Decision, ...]
     reasons: dict[str, tuple[str, ...]]
     states: tuple[str, ...] = ()
     details: bool = False
@@ -72,11 +77,12 @@ class Report:
         islands = tuple(name for name in float_nodes if after_int8[name] and name in before_int8)
         weights = sum(array.nbytes for array in graph.constants.values())
         int16 = sum(graph.types[node.output].dtype == INT16X4 for node in graph.nodes)
-        reasons = _reasons(graph, islands)
+        widened = tuple(decision for decision in graph.decisions if decision.is_widened)
+        reasons = _reasons(graph, widened, islands)
         states = tuple(f"{s.name} {graph.types[s.read].dtype}[{graph.sizes(s.read)}]" for s in graph.states)
         exact = all(isinstance(OPS[op].int8, Moves) for op in floats)
         counts = dict(int8), int16, _macs(graph), dict(floats)
-        return Report(*counts, islands, borders, exact, weights, reasons, states, details)
+        return Report(*counts, islands, borders, exact, weights, widened, reasons, states, details)
 
     def __str__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
@@ -104,13 +110,9 @@ class Report:
 
     def _grouped(self) -> list[str]:
         """A line for each reason: what is stored in more than 8 bits together, of other notes the first."""
-        widened, others = list[Widened](), list[str]()
-        for first, *more in self.reasons.values():
-            found = [each for note in (first, *more) if (each := Widened.of(note)) is not None]
-            widened += found
-            if not found:
-                others.append(f"{first}, and {len(more)} more" if more else first)
-        return [*together(widened), *others]
+        causes = {_cause_of(each) for each in self.widened}
+        others = [notes for cause, notes in self.reasons.items() if cause not in causes]
+        return [*together(self.widened), *(f"{n}, and {len(more)} more" if more else n for n, *more in others)]
 
 
 def _described(graph: Graph, node: Node) -> str:
@@ -158,10 +160,16 @@ def _digits(number: int) -> str:
     return f"{number / unit:.3g}{name}"
 
 
-def _reasons(graph: Graph, islands: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The notes of a graph, and a note on each other island, by cause."""
+def _cause_of(widened: Decision) -> str:
+    return f"{widened.how} {widened.reason}"
+
+
+def _reasons(graph: Graph, widened: Sequence[Decision], islands: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """A note on each value that is widened, the notes of a graph, and a note on each other island, by cause."""
     producers = {node.output: node for node in graph.nodes}
     found: dict[str, list[str]] = {}
+    for each in widened:
+        found.setdefault(_cause_of(each), []).append(each.note)
     for note in graph.notes:
         name, _, text = note.partition(": ")
         cause, _, detail = text.partition("; ")

@@ -16,9 +16,9 @@ from q8ta_wgpu.passes.fold_constants import fold_weights
 from q8ta_wgpu.progress import bar
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import how_many, in_order
-from q8ta_wgpu.quantization.notes import note
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
 from q8ta_wgpu.quantization.prepare import prepare
+from q8ta_wgpu.quantization.record import widths_of, write_record
 from q8ta_wgpu.quantization.runner import ReferenceRunner
 from q8ta_wgpu.session.inputs import arguments, arrays
 
@@ -146,12 +146,11 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     update(items, items, "choosing scales and quantizing weights")
     precision = _chosen(calibrated, kept, asked.precision)
     graphs = [calibrated.quantized(precision.chosen)]
-    note(graphs[0], calibrated.values, precision.steps)
+    write_record(graphs[0], calibrated.values, widths_of(calibrated.values, graphs[0]), precision)
     # Sums of floats in another order: scales of one may differ from those of the other in their last digits.
     graphs[0].notes.append(f"its ranges were measured by {computed.runner}")
-    graphs[0].decisions = list(precision.record)
     graphs += [calibrated.quantized_like(each, precision.chosen) for each in found.programs[1:]]
-    return found.joined(graphs), _ZEROS if zeros else precision.warning
+    return found.joined(graphs), _ZEROS if zeros else precision.warning(" by skip=[...]")
 
 
 def _copied(inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from q8ta_wgpu.ir.decision import Decision, in_bits
+from q8ta_wgpu.ir.decision import in_bits
 from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.kernels.attention.attention import COARSE, FINE
 from q8ta_wgpu.quantization import rules
@@ -21,12 +21,11 @@ from q8ta_wgpu.quantization.limits import allowed, low_signal, wanted, worst
 from q8ta_wgpu.quantization.matches import is_recurrent
 from q8ta_wgpu.quantization.parts import Part, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
-from q8ta_wgpu.quantization.record import record
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.simulated import Simulated, by_rows
 from q8ta_wgpu.quantization.steps import LITTLE, Costs, Step, reads_int16, widths
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Shares, Table, Width
-from q8ta_wgpu.quantization.tuned import CLEAN, NOTHING, WITHIN
+from q8ta_wgpu.quantization.tuned import CLEAN, NOTHING, SPARE, WITHIN
 
 RUNS = 40
 """The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
@@ -59,7 +58,9 @@ class Precision:
         yardstick: signal to noise of the yardstick.
         int8: signal to noise by the rules alone.
         predicted: signal to noise of the choice.
-        record: why each value is stored as it is.
+        matched: the steps that rules asked for.
+        noise: what was predicted that each reading makes in the width that the rules give it, relative to what outputs
+            should have at most.
     """
 
     steps: tuple[Step, ...] = ()
@@ -67,26 +68,25 @@ class Precision:
     yardstick: float | None = None
     int8: float | None = None
     predicted: float | None = None
-
-    record: tuple[Decision, ...] = ()
+    matched: Mapping[Reading, Sequence[Step]] = field(default_factory=dict)
+    noise: Mapping[Reading, float] = field(default_factory=dict)
 
     @property
     def chosen(self) -> Choice:
         """The widths of readings."""
         return widths(self.steps)
 
-    @property
-    def warning(self) -> str:
-        """A warning about low signal to noise; empty if there is no reason for one."""
-        return low_signal(self.output, self.predicted, self.yardstick, " by skip=[...]")
+    def warning(self, skipping: str) -> str:
+        """A warning about low signal to noise; empty if there is no reason for one. `skipping`: how the user leaves
+        layers in float."""
+        return low_signal(self.output, self.predicted, self.yardstick, skipping)
 
 
 def least(calibration: Calibration) -> Precision:
     """The choice of widths where 8 bits were asked for: wider are only values that have no others."""
     values = calibration.values
     matched = rules.matched(values, Costs(values), (rules.ASKED,))
-    steps = (*rules.deciding(matched), *by_rows(values))
-    return Precision(steps, record=tuple(record(values, steps, matched, {})))
+    return Precision((*rules.deciding(matched), *by_rows(values)), matched=matched)
 
 
 @dataclass
@@ -123,15 +123,11 @@ class Precisions:
             if step.width == "int16" or self.values.is_transformed(step.reading)
         )
         every = [replace(step, rule="asked for", reason="since 16 bits were asked for") for step in wide]
-        return self._recorded(Precision((*self.rules, *every)))
+        return Precision((*self.rules, *every), matched=self.matched)
 
     def choose(self) -> Precision:
         """Chooses widths by the noise of the items that are run."""
-        return self._recorded(self._chosen())
-
-    def _recorded(self, found: Precision) -> Precision:
-        """A choice with its record."""
-        return replace(found, record=tuple(record(self.values, found.steps, self.matched, self.predicted)))
+        return replace(self._chosen(), matched=self.matched, noise=self.predicted)
 
     def _chosen(self) -> Precision:
         yardstick = self.simulated.yardstick()
@@ -171,12 +167,12 @@ class Precisions:
         if any(low > want for low, want in zip(best, wanted, strict=True)):  # noise may be none to first order alone
             every = self._every(noticed | self._go_on)
             best = self.noise({**self._known, **widths(every)})
-        short = any(low > want for low, want in zip(best, wanted, strict=True))
+        short = any(low > want / SPARE for low, want in zip(best, wanted, strict=True))
         if short and not isinstance(self.runner, TracedRunner):
             every += self._beyond_int16(every, wanted)
             best = self.noise({**self._known, **widths(every)})
         limits = [
-            want if low <= want else max(most, WITHIN * low)
+            want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
         steps = self._exact(self._without_dear(self._first(every, limits), limits), limits)
@@ -314,15 +310,15 @@ class Precisions:
         return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps in int16 where that loses less than another half decibel, or leaves 60 dB: float32 then gains nothing that
-        would justify results that differ between devices."""
+        """These steps in int16 where that loses less than a decibel, or leaves 60 dB: float32 then gains
+        nothing that would justify results that differ between devices."""
         drifts = [step for step in steps if step.width == "float32" and step.reading[1] != "steps"]
         wide = {step.reading for step in drifts}
         narrow = [s for s in self._every(wide) if s.width == "int16"]
         exact = list({s.reading: s for s in (*narrow, *(s for s in steps if s not in drifts))}.values())
         return (
             exact
-            if drifts and self._suffice(exact, [max(WITHIN * limit, CLEAN) for limit in limits])
+            if drifts and self._suffice(exact, [max(WITHIN * SPARE * limit, CLEAN) for limit in limits])
             else steps
         )
 

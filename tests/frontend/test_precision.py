@@ -49,7 +49,7 @@ def test_a_table_of_16_bits_is_an_embedding_of_its_own(tmp_path: Path, vulkan: D
     module = Plain(lambda m, x: F.linear(m.table(x) * m.table(x + 1), m.table.weight), table=table).eval()
     ids = torch.arange(0, 30, 3).reshape(1, -1)
     model = q8.compile(quantized(module, [ids, ids + 1], "int16"))
-    assert any("reads a table of int16" in note for note in model.report().notes)
+    assert any("weight: is stored in int16" in note for note in model.report().notes)
     dtypes = {str(model.graph.types[node.inputs[0]].dtype) for node in model.graph.nodes if node.op == "embedding"}
     assert dtypes == {"int16"}
     model.save(tmp_path / "table.q8ta")

@@ -15,6 +15,8 @@ from torch import nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.frontend.notes import PRECISION
+from q8ta_wgpu.ir.graph import INT16X4
+from q8ta_wgpu.quantization.stored import Choice, Edge, Stored, Width
 from testbed.noise import decibels
 from tests.frontend.test_quantizers import xnnpack_quantizer
 from tests.precision_networks import NETWORKS, quantized
@@ -123,6 +125,25 @@ def test_a_module_is_explained_value_by_value(tmp_path: Path, precision: str) ->
         "  decided by the rule 'divisors', since what is divided by comes near zero",
         "  rules that matched: divisors",
     ]
+
+
+def test_a_record_is_of_the_graph_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network whose values never had 16 bits, whatever was decided, it said int16: it was made of the steps."""
+    build, given = NETWORKS["a table's columns"]
+    torch.manual_seed(0)
+    module, batches = build().eval(), [given(s) for s in range(8)]
+    free = q8.compile(quantized(module, batches))
+    width_for = Stored.width_for
+
+    def never_16_bits(self: Stored, edge: Edge, chosen: Choice) -> Width:
+        return "int8" if (width := width_for(self, edge, chosen)) == "int16" else width
+
+    monkeypatch.setattr(Stored, "width_for", never_16_bits)
+    banned = q8.compile(quantized(module, batches))
+    for model, wide in ((free, True), (banned, False)):
+        assert (INT16X4 in {known.dtype for known in model.graph.types.values()}) == wide
+        assert ("is stored in int16" in model.explain()) == wide
+        assert ("is stored in int16" in str(model.report(details=True))) == wide
 
 
 def test_noise_is_said_of_the_bits_that_make_it() -> None:

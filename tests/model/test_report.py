@@ -11,9 +11,10 @@ from torch import nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
+from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.model.widened import Widened, together
+from q8ta_wgpu.model.widened import together
 from testbed.small import small_model
 from tests.quantizing import Plain, conv, data
 
@@ -152,44 +153,42 @@ def test_results_have_the_names_of_the_users_operators(integers: bool) -> None:
     assert [result.shape for result in found] == [(4, 8), (4, 8), (2, 2, 8), (4, 8)]
 
 
-NEED = "since 8 bits are too few: here alone they would make {} the noise that the outputs should have at most"
-NOTES = [
-    f"a: is stored in int16 {NEED.format('22 % of')}, for 1.5 kB more to move (stem (net.py:3))",
-    f"b.1: is stored in int16 {NEED.format('1,200 times')}, for 1.2 MB more to move (layer1.0 (net.py:8))",
-    "c: is stored in int16 since its readers are sums, for 8 kB more to move",
-    f"d: is not rounded {NEED.format('22 % of')}, for 3 kB more to move",
-    f"e: reads a table of int16 {NEED.format('40 % of')}, for 64 kB more to store (net.py:9)",
-    f"f: is stored in int16 {NEED.format('31 times')}, for 500 kB more to move",
+TOO_FEW = "since 8 bits are too few"
+DECISIONS = [
+    Decision(("a",), "others", "int16", "noise", TOO_FEW, noise=0.22, cost=1.5e3, source="stem (net.py:3)"),
+    Decision(("b.1", "c"), "sums", "int16", "noise", TOO_FEW, noise=1200.0, cost=1.2e6),
+    Decision(("c",), "others", "int16", "scores", "since its readers are sums", ("scores",), cost=8e3),
+    Decision(("d",), "others", "float32", "noise", TOO_FEW, noise=0.22, cost=3e3),
+    Decision(("e",), "others", "int8", "plan", noise=0.01),
+    Decision(("f",), "others", "int16", "noise", TOO_FEW, noise=31.0, cost=5e5),
 ]
+NOTES = (
+    "a: is stored in int16 since 8 bits are too few: here alone they would make 22 % of the noise that the outputs "
+    "should have at most, for 1.5 kB more (stem (net.py:3))",
+    "c: is stored in int16 since its readers are sums, for 8 kB more",
+    "d: is not rounded since 8 bits are too few: here alone they would make 22 % of the noise that the outputs should "
+    "have at most, for 3 kB more",
+)
 
 
 def test_values_of_one_reason_have_one_line() -> None:
     """How many, at what cost, and which: the costliest first. With details each has its own."""
     graph = small_model().graph.copy()
-    graph.notes = [*NOTES, "the file holds no quantized values: quantize it first"]
+    graph.decisions, graph.notes = DECISIONS, ["the file holds no quantized values: quantize it first"]
     lines = str(Model(graph, Structure(0)).report()).splitlines()
-    assert lines[-5] == (
+    assert lines[-4] == (
         "3 values: each is stored in int16 since 8 bits are too few: alone each would make 0.22 to 1,200 times the "
         "noise that outputs may have, for 1.7 MB more: b.1, f, a"
     )
-    assert lines[-4:] == [*NOTES[2:5], graph.notes[-1]]
+    assert lines[-3:] == [*NOTES[1:], *graph.notes]
     detailed = str(Model(graph, Structure(0)).report(details=True)).splitlines()
-    assert set(graph.notes) <= set(detailed)
+    assert {*NOTES, *graph.notes} <= {*detailed}
+    assert len(detailed) == len(lines) + 2
     with pytest.raises(InputError, match="details must be True or False, found 'yes'"):
         small_model().report(details="yes")  # type: ignore[arg-type]
 
 
 def test_few_names_stand_in_a_line() -> None:
-    notes = [f"v{i}: is stored in int16 since it costs next to nothing, for {i + 1} kB more to move" for i in range(9)]
-    (line,) = together(filter(None, map(Widened.of, notes)))
+    reason = "since that costs next to nothing"
+    (line,) = together(Decision((f"v{i}",), "others", "int16", "cheap", reason, cost=1e3 * (i + 1)) for i in range(9))
     assert line.endswith("for 45 kB more: v8, v7, v6, v5 and 5 more")
-
-
-def test_the_notes_that_quantize_writes_are_understood() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 4)).eval()
-    x = torch.randn(4, 8)
-    notes = q8.compile(q8.quantize(module, (x,), [x], q8.Quantizer(precision="int16"), progress=False)).graph.notes
-    widened = [note for note in notes if " more to " in note]
-    assert widened
-    assert all(map(Widened.of, widened))

@@ -80,8 +80,7 @@ def _imported(program: ExportedProgram) -> tuple[Graph, Structure]:
     for index, dim, step, why in noted(program.graph_module, FIXED, ()):
         name = walk.graph.inputs[index]
         walk.graph.values.set(name, fixed={**walk.graph.values[name].fixed, dim: (step, why)})
-    notes, unrounded, decisions, *_ = noted(program.graph_module, PRECISION, ((), (), ()))
-    walk.graph.notes += notes
+    unrounded, decisions, *_ = noted(program.graph_module, PRECISION, ((), ()))
     for name, why in unrounded:
         walk.graph.values.set(name, unrounded=why)
     walk.graph.decisions = [
