@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.quantization.tuned import NUMBERS, FILL, GOOD, SEVERAL
+from q8ta_wgpu.quantization.tuned import FILL, GOOD, NUMBERS, SEVERAL
 
 APART = GOOD**-0.5
 """By what factor channels or items differ at least in size if a ratio over all of them hides the small ones: good noise

@@ -22,9 +22,9 @@ NOTHING = 0.01
 """The share that nobody notices: of the noise that is wanted, and of the time that a network takes."""
 
 SEVERAL, NUMBERS, FEW = 8, 32, 2048
-"""Fewer numbers, inputs or frequencies than SEVERAL may be alike by chance. Of fewer numbers than NUMBERS the noise says
-little: that of four may by chance be 5 dB above or below that of all, of 48 still 2 dB. A value of which calibration
-met fewer numbers than FEW is likely to have larger ones for other inputs."""
+"""Fewer numbers, inputs or frequencies than SEVERAL may be alike by chance. The noise of fewer numbers than NUMBERS
+says little: that of four may by chance be 5 dB above or below that of all, of 48 still 2 dB. A value of which
+calibration met fewer numbers than FEW is likely to have larger ones for other inputs."""
 
 EQUALIZED_BY = 128
 """The least number of inputs that tell the sizes of channels, so that these are equalized. With fewer, larger values on

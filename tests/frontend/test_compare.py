@@ -66,7 +66,7 @@ def test_a_zero_has_no_sign() -> None:
     """Nor has what is rounded to it."""
     output = Layer("linear", "", "", -0.0, -0.04, -0.04, 0.0, 0, output=True)
     found = Comparison((output,), predicted=-0.04, yardstick=-0.04)
-    said = f"{Comparison((output,), -0.04, -0.04, (found,))}{Precision((), '', -0.04, 0.0, -0.04).warning}"
+    said = f"{Comparison((output,), -0.04, -0.04, (found,))}{Precision((), '', -0.04, 0.0, -0.04).warning('')}"
     assert "0.0 dB" in said
     assert "-0.0" not in said
 
