@@ -20,9 +20,9 @@ from q8ta_wgpu.ir.int8 import (
 )
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.finite import asked_of_inputs
-from q8ta_wgpu.quantization.steps import LITTLE, Costs, moved_from, reads_int16
+from q8ta_wgpu.quantization.steps import Costs, moved_from, reads_int16
 from q8ta_wgpu.quantization.stored import Reading, Role, Stored, StoredValues, Width
-from q8ta_wgpu.quantization.tuned import CLEAN, FEW, GOOD, NOTHING
+from q8ta_wgpu.quantization.tuned import CLEAN, FEW, GOOD
 
 _DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
 """Operators that divide, and the position of the operand by which they divide."""
@@ -210,7 +210,7 @@ def few_values(network: Network) -> Iterator[Reading]:
         if stored.edges(role) and costs.is_exact((stored, role)) and (stored, role) not in network.known
     ]
     found.sort(key=lambda pair: pair[0])
-    left = max(NOTHING * costs.traffic, LITTLE)
+    left = costs.unnoticed
     for cost, reading in found:
         left -= cost
         if left >= 0:

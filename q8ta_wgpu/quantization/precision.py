@@ -23,7 +23,7 @@ from q8ta_wgpu.quantization.parts import Part, decibels
 from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.simulated import Simulated, by_rows
-from q8ta_wgpu.quantization.steps import LITTLE, Costs, Step, reads_int16, widths
+from q8ta_wgpu.quantization.steps import Costs, Step, reads_int16, widths
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Shares, Table, Width
 from q8ta_wgpu.quantization.tuned import CLEAN, NOTHING, SPARE, WITHIN
 
@@ -185,7 +185,7 @@ class Precisions:
     def _cheap(self, taken: Sequence[Step]) -> list[Step]:
         """Other steps that together cost next to nothing. They are worth that, since other inputs reach further than
         those of the calibration, and int16 has room for them."""
-        left, done, found = max(NOTHING * self.costs.traffic, LITTLE), widths(taken), list[Step]()
+        left, done, found = self.costs.unnoticed, widths(taken), list[Step]()
         for step in sorted(self._every(self._free), key=lambda step: step.cost):
             reaches = step.reading[1] == "others" and not isinstance(step.reading[0], Shares)  # of these all are met
             fits = step.width == "int16" and reaches and self.costs.is_exact(step.reading)

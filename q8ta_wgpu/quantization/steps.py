@@ -11,14 +11,16 @@ from q8ta_wgpu.ir.int8 import Product, Recurrent, Rowwise, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.lib.thresholds import MACS_A_BYTE
 from q8ta_wgpu.quantization.stored import Choice, Reading, Shares, Stored, StoredValues, Table, Width, is_moved
+from q8ta_wgpu.quantization.tuned import NOTHING
 
 _MACS_A_BYTE = MACS_A_BYTE["tiled"]
+"""Multiply-adds that take as long as moving a byte."""
 
-PARTS = 8
+_PARTS = 8
 """By what factor an attention costs more if its operands are wide: it becomes three operators with several products
 each."""
 
-LITTLE = 2.0**15
+_LITTLE = 2.0**15
 """Bytes that move in less time than a dispatch takes to begin. Nobody notices that time either."""
 
 
@@ -86,6 +88,11 @@ class Costs:
         self.values = values
         self.traffic = sum(self._traffic(stored) for stored in values.stored if not isinstance(stored, Shares | Table))
 
+    @property
+    def unnoticed(self) -> float:
+        """A cost that nobody notices."""
+        return max(NOTHING * self.traffic, _LITTLE)
+
     def of(self, reading: Reading, width: Width) -> float:
         """The cost of a width for a reading."""
         stored, role = reading
@@ -98,7 +105,7 @@ class Costs:
             return size + sum(map(self.macs, readers)) / _MACS_A_BYTE
         exact = width == "int16" and all(map(reads_int16, readers))
         moved = size * (1 + len(readers)) * (1 if exact else 4)
-        macs = sum(self.macs(node) * (PARTS if self._attends(node) else 1) for node in readers)
+        macs = sum(self.macs(node) * (_PARTS if self._attends(node) else 1) for node in readers)
         return max(1.0, moved + macs / _MACS_A_BYTE * (1 if width == "int16" else 4))
 
     def size(self, name: str) -> int:

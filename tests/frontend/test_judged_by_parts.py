@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.quantization.limits import allowed, low_signal, wanted
-from q8ta_wgpu.quantization.parts import Judge
+from q8ta_wgpu.quantization.parts import Judge, are_apart
 from q8ta_wgpu.quantization.tuned import FAIR
 from testbed.yardstick import yardstick
 from tests.quantizing import Plain, conv, data
@@ -47,7 +47,7 @@ def test_channels_of_like_size_are_not_judged_apart() -> None:
 
 def test_few_values_of_very_different_sizes_are_one_part() -> None:
     sizes = np.array([100, 0.1]).reshape(1, 2, 1)
-    assert {part.kind: part.name for part in Judge([[_random(1, 2, 8) * sizes]]).parts}.keys() == {"whole", "channels"}
+    assert [part.kind for part in Judge([[_random(1, 2, 8) * sizes]]).parts] == ["whole", "channels"]
 
 
 def test_what_was_joined_is_judged_by_itself() -> None:
@@ -88,6 +88,18 @@ def test_without_noise_in_the_yardstick_20_decibels_are_wanted() -> None:
     assert low_signal("", 18.2, 120.0, "").endswith("compare names them")
     assert "loses nothing" in low_signal("", 18.2, 120.0, "")
     assert not low_signal("", 20.5, 120.0, "")
+
+
+def test_inputs_are_apart_where_an_output_of_their_kind_would_be_judged_apart() -> None:
+    """A table of numbers nearly always was, since each number alone was taken for a channel of its row."""
+    rows, units = _random(64, 16).astype(np.float32), np.geomspace(1, 1e4, 16)
+    assert not are_apart(rows)
+    assert not are_apart(rows * units.astype(np.float32))  # columns of different units, in all rows alike
+    assert are_apart(rows * np.geomspace(1, 1e3, 64, dtype=np.float32)[:, None])
+    assert not are_apart(rows[:, :4] * np.geomspace(1, 1e3, 64, dtype=np.float32)[:, None])  # few numbers say nothing
+    series = _random(2, 24, 48).astype(np.float32) * np.geomspace(1, 1e3, 24, dtype=np.float32)[:, None]
+    assert are_apart(series)
+    assert not are_apart(np.arange(64).reshape(8, 8))
 
 
 class Forecaster(nn.Module):

@@ -92,7 +92,8 @@ ROOMS: dict[str, set[str]] = {
     "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes", "importing"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes", "importing"},
     "frontend.importer": GRAPH | {"frontend.nodes", "frontend.notes", "frontend.export", "importing"},
-    "frontend.pt2e": GRAPH | {"quantization", "passes.plan", *FRONTEND},
+    "frontend.read_float": GRAPH | {"passes", "quantization", *FRONTEND},
+    "frontend.pt2e": GRAPH | {"frontend.read_float", "quantization", "passes.plan", *FRONTEND},
     "frontend.calibrate": GRAPH
     | {"quantization", "frontend.moves", "frontend.multiply_adds", "frontend.pt2e", "kernels.attention", "passes.plan"}
     | FRONTEND,
@@ -112,6 +113,7 @@ ROOMS: dict[str, set[str]] = {
         "frontend.checks",
         "frontend.hybrid",
         "frontend.pt2e",
+        "frontend.read_float",
         *FRONTEND,
     },
     # plan to program to device

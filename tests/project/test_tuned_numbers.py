@@ -63,7 +63,7 @@ OTHERS = {
     "quantization/recurrent.py": {"_HIDDEN": "format", "_STATE": "format", "_STEPS": "memory"},
     "quantization/runner.py": {"_KEPT": "memory"},
     "quantization/simulated.py": {"_MANY": "effort"},
-    "quantization/steps.py": {"PARTS": "cost", "LITTLE": "cost"},
+    "quantization/steps.py": {"_PARTS": "cost", "_LITTLE": "cost"},
     "quantization/transforms.py": {"_NEAR": "format"},
     "quantization/weight_rounding.py": {
         **dict.fromkeys(("LARGEST", "LARGEST_OF_4_BITS", "_SAMPLES", "_LEAST", "_CALLS"), "effort"),

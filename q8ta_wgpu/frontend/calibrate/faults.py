@@ -19,6 +19,7 @@ from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import states_of
 from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
 from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.quantization.faults import rows_not_finite
 from q8ta_wgpu.quantization.ranges import no_scale
 
 Buffers = Mapping[str, torch.Tensor]
@@ -173,7 +174,7 @@ class _Search(Sized):
         value = self.fetch_args_kwargs_from_env(n)[0][0] if observes else super().run_node(n)
         self.failed = None
         if n in self._watched and self.found is None and not torch.isfinite(value).all():
-            self.found, self.rows = self._watched[n], _rows(value)
+            self.found, self.rows = self._watched[n], rows_not_finite(value.detach().float().cpu().numpy())
         return value
 
 
@@ -205,15 +206,6 @@ def _not_finite(graph: GraphModule, node: Node, where: str, buffers: Buffers) ->
         f"the value of {node.name} ({source_of(node) or node.target}) is NaN or infinite on {where}: a range cannot "
         f"be found for it. {way}"
     )
-
-
-def _rows(value: torch.Tensor) -> str:
-    """In which rows, along the first dimension, a value is not finite; empty if it is so in all."""
-    wrong = ~value.isfinite().reshape(len(value), -1).all(1) if value.dim() > 1 else torch.ones(1, dtype=torch.bool)
-    if wrong.all():
-        return ""
-    first, *others = wrong.nonzero().flatten().tolist()
-    return f" (in row {first}{f' and {len(others)} more' if others else ''} of {len(value)})"
 
 
 def _wrong(value: torch.Tensor) -> float:
