@@ -28,7 +28,7 @@ _THREADS = 8
 """Threads that pack. Each has a weight's copies in memory; what more of them would read and write, memory limits."""
 
 Linked = Callable[[str, int], None]
-"""Called with each linked shader and its number of storage buffers, before the weights of its step are packed."""
+"""Called with each linked shader and its number of storage buffers, while weights are packed."""
 
 
 def build(graph: Graph, target: Target, plan: Plan, linked: Linked = lambda text, buffers: None) -> Program:
@@ -39,10 +39,10 @@ def build(graph: Graph, target: Target, plan: Plan, linked: Linked = lambda text
     builder = _Builder(graph, target, plan)
     many = sum(array.nbytes for array in graph.constants.values()) >= MANY
     with ThreadPoolExecutor(_THREADS) if many else contextlib.nullcontext() as pool:
+        if pool:
+            builder.pack_ahead(pool)
         for step in plan.steps:
             linked(builder.link(step), len(step.node.inputs) + 1)
-            if pool:
-                builder.pack_ahead(pool, step)
         for step in plan.steps:
             builder.add(step)
     return builder.finish()
@@ -138,11 +138,15 @@ class _Builder:
         self.uniforms += data + bytes(-len(data) % self.target.uniform_alignment)
         return offset, len(data)
 
-    def pack_ahead(self, pool: ThreadPoolExecutor, step: Step) -> None:
-        """Begins to pack the constants of a step."""
-        for position, name in enumerate(step.node.inputs):
+    def pack_ahead(self, pool: ThreadPoolExecutor) -> None:
+        """Begins to pack all constants, the largest first: a decoder's last linear has a sixth of its bytes, and was
+        packed alone at the end."""
+        constants = self.graph.constants
+        read = [(step, i, name) for step in self.plan.steps for i, name in enumerate(step.node.inputs)]
+        found = [each for each in read if each[2] in constants]
+        for step, position, name in sorted(found, key=lambda each: -constants[each[2]].nbytes):
             key = self._key(step, position, name)
-            if name in self.graph.constants and key not in self.packing:
+            if key not in self.packing:
                 self.packing[key] = pool.submit(self._packed, step, position, name)
 
     def _key(self, step: Step, position: int, name: str) -> object:

@@ -6,18 +6,14 @@ from collections.abc import Collection, Sequence
 from types import NoneType
 from typing import Any
 
-import wgpu
-
 from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.ir.graph import FLOAT32
 from q8ta_wgpu.program import textures
 from q8ta_wgpu.program.program import Port
-from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, wgpu_errors
+from q8ta_wgpu.runtime.engine import STORAGE, wgpu_errors
 from q8ta_wgpu.runtime.executor import Executor
+from q8ta_wgpu.runtime.flags import COMPUTE, BufferUsage, TextureUsage
 from q8ta_wgpu.runtime.recording import Step
-
-_USAGES = {name: getattr(wgpu.BufferUsage, name) for name in ("COPY_SRC", "COPY_DST")}
-_TEXTURE_USAGES = {name: getattr(wgpu.TextureUsage, name) for name in ("TEXTURE_BINDING", "STORAGE_BINDING")}
 
 
 class Binding:
@@ -172,7 +168,7 @@ def _check_buffer(what: str, port: Port, buffer: Any, usage: str) -> None:
             f"{what}, {port.dtype} {port.shape} in {port.layout}, takes a buffer of {port.size} bytes, "
             f"found {buffer.size}"
         )
-    if not buffer.usage & _USAGES[usage]:
+    if not buffer.usage & BufferUsage[usage]:
         raise InputError(f"{what}: the buffer must have the usage {usage}")
 
 
@@ -182,5 +178,5 @@ def _check_texture(what: str, port: Port, texture: Any, usage: str) -> None:
         raise InputError(f"{what} has shape {port.shape}: a texture is one image of 1, 3 or 4 channels; give a buffer")
     if (size := tuple(texture.size)) != (*wanted, 1):
         raise InputError(f"{what} takes a texture of {wanted[0]} x {wanted[1]}, found {' x '.join(map(str, size))}")
-    if not texture.usage & _TEXTURE_USAGES[usage]:
+    if not texture.usage & TextureUsage[usage]:
         raise InputError(f"{what}: the texture must have the usage {usage}")

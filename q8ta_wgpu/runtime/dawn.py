@@ -120,16 +120,11 @@ class Dawn(Engine):
         """One unless several threads may use the device."""
         return super().compilers(device) if _SYNCHRONIZED in device.features else 1
 
-    def create_module(self, device: Any, label: str, code: str) -> Any:
-        """The shader module of WGSL text. An error is raised here, whichever threads use the device."""
+    def compiled(self, device: Any, label: str, layout: Any, code: str) -> Any:
+        """The compute pipeline of WGSL text, made by the calling thread. Asynchronous ones are made by two threads of
+        Dawn's own, on any number of processors. An error is raised here, whichever threads use the device."""
         with _own_errors(device):
-            return super().create_module(device, label, code)
-
-    def create_pipeline(self, device: Any, label: str, layout: Any, module: Any) -> Any:
-        """The compute pipeline of a module's `main`, made by the calling thread. Asynchronous ones are made by two
-        threads of Dawn's own, on any number of processors."""
-        with _own_errors(device):
-            return super().create_pipeline(device, label, layout, module)
+            return super().compiled(device, label, layout, code)
 
     def matrix_units(self, adapter: Any) -> tuple[MatrixUnit, ...]:
         """The int8 products with int32 sums that an adapter reports for its matrix units."""
@@ -147,7 +142,7 @@ class Dawn(Engine):
 def _own_errors(device: Any) -> Iterator[None]:
     """Raises the errors of what is made in this context. Otherwise wgpudawn raises them in the thread that calls Dawn
     next; an error scope belongs to its thread."""
-    kinds = ("validation", "out-of-memory", "internal")
+    kinds = ("validation", "internal")
     for kind in kinds:
         device.push_error_scope(kind)
     try:

@@ -11,19 +11,16 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import wgpu
-
 from q8ta_wgpu.errors import DeviceError, one_line
 from q8ta_wgpu.ir.target import MatrixUnit
+from q8ta_wgpu.runtime.flags import BufferUsage
 from q8ta_wgpu.runtime.locks import ProcessLock
 from q8ta_wgpu.runtime.recording import Recorder
 from q8ta_wgpu.runtime.transfer import processors
 
-# Flags are WebGPU's own numbers, the same in every package.
-STORAGE: int = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-UNIFORM: int = wgpu.BufferUsage.UNIFORM
-RESOLVE: int = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-COMPUTE: int = wgpu.ShaderStage.COMPUTE
+STORAGE: int = BufferUsage.STORAGE | BufferUsage.COPY_DST | BufferUsage.COPY_SRC
+UNIFORM: int = BufferUsage.UNIFORM
+RESOLVE: int = BufferUsage.QUERY_RESOLVE | BufferUsage.COPY_SRC
 
 _TYPE_ORDER = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "CPU": 3}
 _BACKEND_ORDER = {"Vulkan": 0, "Metal": 0, "D3D12": 1, "WebGPU": 1, "OpenGL": 2, "OpenGLES": 2}
@@ -124,12 +121,16 @@ class Engine:
         """The locks to hold while a device is used, and while a run on it is awaited."""
         return ProcessLock(), contextlib.nullcontext()
 
+    def compiled(self, device: Any, label: str, layout: Any, code: str) -> Any:
+        """The compute pipeline of WGSL text. It is called in a thread of its own. Raises what the two steps raise."""
+        return self.create_pipeline(device, label, layout, self.create_module(device, label, code))
+
     def create_module(self, device: Any, label: str, code: str) -> Any:
         """The shader module of WGSL text. Raises what `device.create_shader_module` raises for wrong code."""
         return device.create_shader_module(label=label, code=code)
 
     def create_pipeline(self, device: Any, label: str, layout: Any, module: Any) -> Any:
-        """The compute pipeline of a module's `main`. It is called in a thread of its own."""
+        """The compute pipeline of a module's `main`."""
         return device.create_compute_pipeline(
             label=label, layout=layout, compute={"module": module, "entry_point": "main"}
         )

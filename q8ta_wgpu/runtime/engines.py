@@ -49,10 +49,11 @@ def named(name: str) -> Engine:
 def engine_of(value: Any) -> Engine | None:
     """The engine of an adapter or a device."""
     # An object of a package exists only if the package was imported. Loading wgpu-native takes half a second.
-    second = dawn() if "wgpudawn" in sys.modules else None
-    if second is not None and second.owns(value):
-        return second
-    return native() if native().owns(value) else None
+    for package, engine in (("wgpudawn", dawn), ("wgpu", native)):
+        found = engine() if package in sys.modules else None
+        if found is not None and found.owns(value):
+            return found
+    return None
 
 
 def listed(only: Engine | None = None) -> Iterator[tuple[Engine, Any]]:

@@ -13,15 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import wgpu
 from numpy.typing import NDArray
 
 from q8ta_wgpu.runtime import transfer
+from q8ta_wgpu.runtime.flags import BufferUsage
 from q8ta_wgpu.runtime.recording import STAGING, Recorder, Staging
 
-_UPLOAD: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.MAP_WRITE
+_UPLOAD: int = BufferUsage.COPY_SRC | BufferUsage.MAP_WRITE
 
-_TARGET: int = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+_TARGET: int = BufferUsage.COPY_SRC | BufferUsage.COPY_DST
 
 LARGE = 64 << 10
 """Inputs of at least so many bytes together are written to mapped memory, smaller ones by `write_buffer`, which copies

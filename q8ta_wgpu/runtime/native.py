@@ -12,8 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import wgpu
-
 from q8ta_wgpu.runtime.engine import Engine, Lock
 from q8ta_wgpu.runtime.handles import HandleRecorder, Mapped
 from q8ta_wgpu.runtime.locks import ProcessLock
@@ -86,7 +84,7 @@ class NativeRecorder(HandleRecorder):
         finally:
             error = self._errors.release("record")
         if error is not None:
-            raise wgpu.GPUError(error[1])
+            raise self.api.GPUError(error[1])
 
     def submit(self, staging: Staging, commands: Any) -> None:
         """Submits the commands that were recorded for `staging`, which keeps the index of the submission."""
@@ -107,7 +105,7 @@ class NativeRecorder(HandleRecorder):
         limit = time.perf_counter() + _HANDOVER
         while not mapped.answers:
             if time.perf_counter() > limit:
-                raise wgpu.GPUError("the device finished its work, but did not hand over a buffer")
+                raise self.api.GPUError("the device finished its work, but did not hand over a buffer")
             self._poll(self._handle, False, nothing)
             time.sleep(0)
 
@@ -121,6 +119,8 @@ class WgpuNative(Engine):
     recorder = NativeRecorder
 
     def __init__(self) -> None:
+        import wgpu  # not where Dawn is used: a tenth of opening a session
+
         super().__init__(wgpu)
         _read_types_alone()
         self.listing = OPENGL

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.runtime import engines, handles
 from q8ta_wgpu.runtime.constants import Constants
-from q8ta_wgpu.runtime.engine import COMPUTE, STORAGE, wgpu_errors
+from q8ta_wgpu.runtime.engine import STORAGE, wgpu_errors
+from q8ta_wgpu.runtime.flags import COMPUTE
 from q8ta_wgpu.runtime.recording import Recorder
 
 RECENT_PIPELINES = 128
@@ -104,8 +105,7 @@ class OpenDevice:
         label = text.split("\n", 1)[0].removeprefix("// ")
         with wgpu_errors(f"{self.name} could not compile kernel {label}"):
             bind_layout, pipeline_layout = self._layout(buffers)
-            module = self.engine.create_module(self.wgpu, label, text)
-            compiled = self.engine.create_pipeline(self.wgpu, label, pipeline_layout, module)
+            compiled = self.engine.compiled(self.wgpu, label, pipeline_layout, text)
         return Pipeline(compiled, bind_layout)
 
     def bind_group(self, pipeline: Pipeline, resources: Sequence[dict[str, Any]]) -> Any:

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import wgpu
 from numpy.typing import NDArray
 
+from q8ta_wgpu.runtime.flags import READ, BufferUsage
 from q8ta_wgpu.runtime.transfer import Fill
 
-STAGING: int = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
+STAGING: int = BufferUsage.COPY_DST | BufferUsage.MAP_READ
 
 Step = tuple[Any, Any, tuple[int, int, int]]
 """Pipeline, bind group, and workgroups in x, y, z."""
@@ -142,7 +142,7 @@ class Recorder:
 
     def read(self, staging: Staging) -> Any:
         """Waits for a submitted run and returns its outputs as memory that is readable until `unmap`."""
-        staging.buffer.map_sync(wgpu.MapMode.READ)
+        staging.buffer.map_sync(READ)
         return staging.buffer.read_mapped(copy=False)
 
     def unmap(self, staging: Staging) -> None:

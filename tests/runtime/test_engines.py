@@ -30,7 +30,7 @@ from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step
 from q8ta_wgpu.program import known_results
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.known_results import Trial
-from q8ta_wgpu.runtime import engines, probe
+from q8ta_wgpu.runtime import engines, flags, probe
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.dawn import Dawn, DawnRecorder
 from q8ta_wgpu.runtime.device import Device
@@ -245,6 +245,24 @@ def test_what_dawn_raises(
         failing(monkeypatch, swiftshader.wgpu, "create_command_encoder", kind("the driver's words"))
         with pytest.raises(DeviceError, match="could not run the program: the driver's words"):
             session(INPUTS[0])
+
+
+@pytest.mark.parametrize("package", [wgpu, wgpudawn], ids=["wgpu", "wgpudawn"])
+def test_flags_are_those_of_both_packages(package: Any) -> None:
+    for own in (flags.BufferUsage, flags.TextureUsage):
+        theirs = getattr(package, own.__name__)
+        assert {flag.name: int(flag) for flag in own} == {
+            flag.name: int(getattr(theirs, str(flag.name))) for flag in own
+        }
+    assert (flags.COMPUTE, flags.READ) == (package.ShaderStage.COMPUTE, package.MapMode.READ)
+
+
+def test_a_session_on_dawn_does_not_import_wgpu() -> None:
+    """It takes a tenth of opening."""
+    used = "from q8ta_wgpu.runtime import adapters, engines, executor; engines.dawn()"
+    code = f"import sys; {used}; print('wgpu' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "False\n"
 
 
 def test_dawn_makes_as_many_pipelines_at_a_time_as_there_are_threads(
