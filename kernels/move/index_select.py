@@ -56,6 +56,9 @@ def _keeps_words(call: Call, target: Target, axis: int) -> bool:
     return axis_of(call.output.shape, call.attrs["dim"]) != axis
 
 
+SOURCE = ("move", "index_select", "source_of=selected_source")
+"""The WGSL of moves, with the source of a selected element."""
+
 OPS = (
     Op(
         name="index_select",
@@ -67,8 +70,8 @@ OPS = (
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=63), "extent": extent()},
         kernels=(
-            *word_kernels("index_select.words", ("index_select", "words"), _keeps_words, _params),
-            Kernel("index_select", ("index_select", "map"), (ANY,), ANY, params=_params),
+            *word_kernels("index_select.words", (*SOURCE, "words"), _keeps_words, _params),
+            Kernel("index_select", (*SOURCE, "map"), (ANY,), ANY, params=_params),
         ),
         int8=Moves(),
         reads=lambda call, axis, first, last: (
