@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.passes.fold_expansions import fold_expansions
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.fold_moves import fold_moves
 from q8ta_wgpu.passes.fold_stages import fold_stages
@@ -30,6 +31,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     fold_moves,
     # Where a convolution reads one value as it is, that may be a gated one.
     fold_stages,
+    # A depthwise convolution may make its image by the 1x1 convolution before it.
+    fold_expansions,
     # Convolutions copy windows for a 1x1 convolution where ExecuTorch's rule says so and nothing was measured.
     use_im2col,
     # The states of a recurrent layer and its last one are made by one dispatch.

@@ -19,6 +19,12 @@ MANY_BLOCKS = 600
 MANY_KEYS = 512
 """From this many keys on, attention loads 128 of them at a time on matrix units (H200, `attention.blocks.choose`)."""
 
+FEW_MACS = 1 << 25
+"""Up to this many multiply-accumulates of a 1x1 convolution, the depthwise one behind it makes its image: one dispatch
+less to wait for is worth more than the rows between workgroups that are made twice (H100, MobileNetV2 at batch 1 to 32:
+up to 30 million both take 0.57 to 0.94 of two dispatches' time, 38 to 77 million 0.75 to 1.18, above 1.1 to 2.4). Other
+GPUs were not timed; tuning times both forms."""
+
 FEW_QUERIES = 4
 """Up to this many queries of a head, each gets its own workgroup. A decoder that generates a token has one. Not
 measured beyond that."""

@@ -27,6 +27,7 @@ WITHOUT = {
     "q8ta_im2col": "windows for a product: tests/passes/test_im2col.py compares both with the convolution",
     "q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two",
     "q8ta_conv2d_parts": "moves and q8ta_conv2d in one: test_prologues.py compares it with them",
+    "q8ta_conv2d_expanded": "two q8ta_conv2d in one: test_expanded.py compares it with the two",
     "q8ta_take_channels": "moves in one: test_prologues.py compares it with them",
     "update_rows": "an update that writes a part of a state: tests/session/test_state.py compares it with the whole",
     "q8ta_rotary_update": "rotary and update_rows in one: tests/passes/test_rotary.py compares it with the two",

@@ -32,7 +32,7 @@ from q8ta_wgpu.program import link
 from q8ta_wgpu.program.wgsl_definitions import definitions, files, folders, uses
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.engine import wgpu_errors
-from testbed import attention_graphs, harness, moved_graphs, rows_with_scales, states
+from testbed import attention_graphs, expanded_graphs, harness, moved_graphs, rows_with_scales, states
 from testbed.op_graphs import SETTINGS, float_ended
 from testbed.sample import EVERYTHING, in_turn
 from tests.kernels import test_chains
@@ -58,6 +58,7 @@ def graphs() -> Iterator[tuple[Graph, int, int]]:
         yield graph, index, n if "epilogue" in graph.nodes[0].attrs else 0
     yield from ((graph, index, 0) for index, graph in enumerate(moved_graphs.graphs(BASELINE)))
     yield moved_graphs.taken(), 0, 0
+    yield from ((graph, index, 0) for index, graph in enumerate(expanded_graphs.graphs(BASELINE)))
     for cell in ("lstm", "gru"):  # whose result nothing rounds
         yield run_passes(float_ended(OPS[cell], OPS[cell].cases[0], SETTINGS[0])[0]), 0, 0
     conv2d = OPS["conv2d"]

@@ -61,6 +61,7 @@ ROOMS: dict[str, set[str]] = {
         "kernels.epilogue",
         "kernels.lib",
         "kernels.move",
+        "passes.fold_expansions",
         "passes.fold_moves",
         "passes.fold_stages",
         "passes.use_im2col",
@@ -71,6 +72,8 @@ ROOMS: dict[str, set[str]] = {
     "passes.fold_moves": TABLE
     | {"kernels.epilogue", "kernels.lib", "kernels.prologue", "passes.layout_sync", "passes.rewriter"},
     "passes.fold_stages": TABLE | {"kernels.lib", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
+    "passes.fold_expansions": TABLE
+    | {"kernels.conv2d", "kernels.epilogue", "kernels.lib", "passes.fold_moves", "passes.rewriter"},
     "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # calls of aten and ONNX to operators of the table
     "importing": GRAPH | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},
