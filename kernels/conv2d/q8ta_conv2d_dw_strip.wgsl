@@ -10,6 +10,7 @@
 const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
 const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;
 const VALUES = (SPAN_X + PIXELS - 1u) / PIXELS;
+const ROW_WORDS = VALUES * PIXELS;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
@@ -29,25 +30,28 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   // Most strips lie within the columns of the image, and need not ask for each word: faster on GPUs, slower on CPUs.
   let within = EDGES_ONCE == 1u && left < params.x_dims.w && left + SPAN_X <= params.x_dims.w;
 
-  var acc: array<vec4<i32>, ROWS * COLUMNS>;
-  let start = start_acc(quad);
-  for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
+  // All loads come first, so that they overlap.
+  var words: array<x_Word, SPAN_Y * ROW_WORDS>;
   for (var row = 0u; row < SPAN_Y; row++) {
     let y = top + row;
     let inside = y < params.x_dims.z;
     let first = ((n * params.x_dims.z + y) * params.x_dims.w + left) * params.quads + quad;
-    var words: array<x_Word, VALUES * PIXELS>;
-    for (var i = 0u; i < VALUES * PIXELS; i++) { words[i] = zero_word(); }
+    for (var i = 0u; i < ROW_WORDS; i++) { words[row * ROW_WORDS + i] = zero_word(); }
     if (inside && within) {
-      for (var i = 0u; i < SPAN_X; i++) { words[i] = x[first + i * params.quads]; }
+      for (var i = 0u; i < SPAN_X; i++) { words[row * ROW_WORDS + i] = x[first + i * params.quads]; }
     } else if (inside) {
       for (var i = 0u; i < SPAN_X; i++) {
-        if (left + i < params.x_dims.w) { words[i] = x[first + i * params.quads]; }
+        if (left + i < params.x_dims.w) { words[row * ROW_WORDS + i] = x[first + i * params.quads]; }
       }
     }
+  }
+  var acc: array<vec4<i32>, ROWS * COLUMNS>;
+  let start = start_acc(quad);
+  for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
+  for (var row = 0u; row < SPAN_Y; row++) {
     var values: array<Value, VALUES>;
     for (var i = 0u; i < VALUES; i++) {
-      let at = i * PIXELS;
+      let at = row * ROW_WORDS + i * PIXELS;
       let last = at + PIXELS - 1u;
       values[i] = value_of(words[at], words[min(at + 1u, last)], words[min(at + 2u, last)], words[last]);
     }

@@ -87,7 +87,8 @@ They were fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two netwo
 tiles. Residuals and few words along k (images of one channel, 16 to 32 channels) were fitted again to single layers,
 after rounding by additions was introduced; dot products were fitted to single layers only. Layers were timed with their
 operands in the cache, where few large workgroups look better than in a network. Tiles that were not faster (96x128) are
-left out."""
+left out. `units_128x16` and `units_128x32` were fitted to layers of four networks on an H100: a U-Net's products take
+147 microseconds at batch 8, 170 before, 146 by the fastest tiles."""
 
 
 def family(adapter: str) -> str:

@@ -139,7 +139,7 @@ UNIT_TILES: Mapping[str, UnitTile] = {
     "units_128x128": UnitTile(NVIDIA, 2, 2, 4, 4),
     "units_128x64": UnitTile(NVIDIA, 2, 2, 4, 2),
     "units_128x32": UnitTile(NVIDIA, 4, 1, 2, 2),
-    "units_128x16": UnitTile(NVIDIA, 2, 1, 4, 1),
+    "units_128x16": UnitTile(NVIDIA, 4, 1, 2, 1),
     "units_64x64": UnitTile(NVIDIA, 2, 2, 2, 2),
     "units_64x64_deep": UnitTile(NVIDIA, 2, 2, 2, 2, step=8),
     "units_64x32_deep": UnitTile(NVIDIA, 2, 2, 2, 1, step=8),

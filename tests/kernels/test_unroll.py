@@ -137,7 +137,8 @@ def test_an_open_block_is_an_error() -> None:
 
 @pytest.mark.parametrize("kernel", OPS["q8ta_conv2d"].kernels, ids=lambda kernel: kernel.name)
 def test_only_a_cpu_s_kernels_are_written_out(kernel: object) -> None:
-    """What a GPU compiles is the sources as they are, but for matrix units, whose sums are in arrays."""
+    """What a GPU compiles is the sources as they are, but for matrix units, whose sums are in arrays, and for depthwise
+    strips."""
     op = OPS["q8ta_conv2d"]
     for index in range(len(OPS["conv2d"].cases)):
         graph, _ = op_graphs.int8_graph(OPS["conv2d"], OPS["conv2d"].cases[index], op_graphs.SETTINGS[0])
