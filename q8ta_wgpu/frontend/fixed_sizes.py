@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as TorchNode
 
 from q8ta_wgpu.errors import GraphError, Q8taError, printable
-from q8ta_wgpu.frontend.importer.importer import import_piece
+from q8ta_wgpu.frontend.importer.importer import import_whole
 from q8ta_wgpu.frontend.nodes import named_arguments
 from q8ta_wgpu.frontend.numbers import has_equal_numbers
 from q8ta_wgpu.ir.graph import Array, Call, Graph, Node
@@ -30,7 +30,7 @@ InputDim = tuple[int, int]
 
 def fixed_sizes(
     program: ExportedProgram,
-    graph: GraphModule,
+    first: Graph,
     module: torch.nn.Module | None,
     trace: Trace,
     example: tuple[torch.Tensor, ...],
@@ -39,14 +39,13 @@ def fixed_sizes(
     """The dimensions of inputs that cannot change freely: (input, dimension, step, reason). Step 0: it cannot change at
     all.
 
-    If the imported graph can be reshaped to other sizes, the module must compute with the same numbers at them, or give
-    that graph where it is traced with them. All sizes are changed at once, to odd ones. Where that is wrong, those that
-    are equal are changed together, to an odd size and to the next one with as many factors of 2. `dynamic` are
-    dimensions that are known to have any size. `module` is the one that is traced, if it has no states.
+    If `first`, the imported graph, can be reshaped to other sizes, the module must compute with the same numbers at
+    them, or give that graph where it is traced with them. All sizes are changed at once, to odd ones. Where that is
+    wrong, those that are equal are changed together, to an odd size and to the next one with as many factors of 2.
+    `dynamic` are dimensions that are known to have any size. `module` is the one that is traced, if it has no states.
     """
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
-    first = import_piece(graph) if constants or any(map(_may_count, program.graph.nodes)) else None
-    if not isinstance(first, Graph):
+    if not constants and not any(map(_may_count, program.graph.nodes)):
         return []
     network = _Network(first, module, trace, example)
     alike: dict[int, list[InputDim]] = {}
@@ -110,11 +109,9 @@ class _Network:
             return "", False
         inputs = (x.new_zeros(shape) for x, shape in zip(self._example, shapes, strict=True))
         try:
-            traced = import_piece(self._trace(tuple(inputs)))
+            traced = import_whole(self._trace(tuple(inputs)))
         except Q8taError as error:
             return f"the module does not run ({printable(str(error))[:200]})", False
-        if not isinstance(traced, Graph):
-            return "the module has other operators", False
         return _difference(graph, traced)
 
     def _shapes(self, sizes: Mapping[InputDim, int]) -> list[Shape]:

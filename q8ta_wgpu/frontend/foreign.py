@@ -43,7 +43,6 @@ class Foreign:
         quantizer: that annotates it.
         buffers: what the states of the module begin with, by name.
         edit: applied to the graph before it is annotated, with its batch norms.
-        whole: whether all of it must be supported.
 
     Attributes:
         module: the graph with observers, and quantized in the end.
@@ -56,13 +55,12 @@ class Foreign:
         quantizer: Quantizer,
         buffers: Mapping[str, Tensor],
         edit: Callable[[GraphModule], GraphModule],
-        whole: bool = True,
     ) -> None:
         self._buffers, asked = buffers, list[tuple[str, str]]()
 
         def edited(model: GraphModule) -> GraphModule:
             found = edit(model)
-            edges, self.said = _asked(found, whole)
+            edges, self.said = _asked(found)
             asked.extend(edges)
             return found
 
@@ -106,10 +104,10 @@ class Foreign:
         return lost
 
 
-def _asked(graph: GraphModule, whole: bool) -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
+def _asked(graph: GraphModule) -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
     """Calls, and the values of which they ask whether they are infinite or NaN: no quantizer rounds these. And what the
     report says of them."""
-    program = float_program(graph, whole)
+    program = float_program(graph)
     calibration = Calibration(program, True, False)
     if not (steps := least(calibration).steps):
         return [], ()

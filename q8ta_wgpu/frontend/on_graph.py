@@ -36,7 +36,6 @@ class OnGraph:
         own: the quantizer.
         buffers: what the states of the module begin with, by name.
         edit: makes of the graph what is read.
-        whole: whether all of it must be supported.
 
     Attributes:
         module: the graph, edited, and quantized in the end.
@@ -47,14 +46,13 @@ class OnGraph:
     own: Quantizer
     buffers: Mapping[str, Tensor]
     edit: InitVar[Callable[[GraphModule], GraphModule]]
-    whole: InitVar[bool] = True
     precision: Precision = field(default_factory=Precision)
 
-    def __post_init__(self, graph: GraphModule, edit: Callable[[GraphModule], GraphModule], whole: bool) -> None:
+    def __post_init__(self, graph: GraphModule, edit: Callable[[GraphModule], GraphModule]) -> None:
         self.module = edit(graph)
         self.own.keep_skipped(self.module)
         keep_sums(self.module)
-        self.program = float_program(self.module, whole)
+        self.program = float_program(self.module)
         self._named: dict[str, Node] = {node.name: node for node in self.module.graph.nodes}
         own = self.own
         self.calibration = Calibration(

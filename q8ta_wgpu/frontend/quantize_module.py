@@ -33,6 +33,7 @@ from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
+from q8ta_wgpu.frontend.importer.importer import import_whole
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
 from q8ta_wgpu.frontend.on_graph import OnGraph
 from q8ta_wgpu.ir.size import Point
@@ -267,10 +268,10 @@ def _way(
 ) -> OnGraph | Foreign:
     """A float graph on its way to int8: ours, or that of other quantizers and of training."""
     if asked.own is not None:
-        return OnGraph(graph, asked.own, buffers, edit, asked.whole)
+        return OnGraph(graph, asked.own, buffers, edit)
     from q8ta_wgpu.frontend.foreign import Foreign
 
-    return Foreign(graph, asked.quantizer, buffers, edit, asked.whole)
+    return Foreign(graph, asked.quantizer, buffers, edit)
 
 
 def _edit(
@@ -306,7 +307,8 @@ def _fixed(
     source: Traceable, program: ExportedProgram, graph: GraphModule, sizes: Dimensions | None
 ) -> list[tuple[int, int, int, str]]:
     """The dimensions of inputs that cannot change freely, except for those that are declared dynamic and those of
-    states."""
+    states. Raises UnsupportedError for what `compile` would refuse, before an item of the calibration is asked for."""
+    first = import_whole(graph)
     free = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
     for index, x in enumerate(source.inputs):
         of_state = source.states is not None and index >= len(source.inputs) - len(source.states.names)
@@ -314,7 +316,7 @@ def _fixed(
     with quietly():
         module = source.module if source.states is None else None
         trace = lambda x: source.folded(source.program(inputs=x))  # noqa: E731
-        return fixed_sizes(program, graph, module, trace, source.inputs, free)
+        return fixed_sizes(program, first, module, trace, source.inputs, free)
 
 
 class _Following:

@@ -18,13 +18,13 @@ from q8ta_wgpu.quantization.float_program import FloatProgram, Moved
 from q8ta_wgpu.quantization.prepare import name_operators
 
 
-def float_program(module: GraphModule, whole: bool = False) -> FloatProgram:
-    """A float module as a float graph. With `whole`, raises UnsupportedError for what `compile` would refuse.
+def float_program(module: GraphModule) -> FloatProgram:
+    """A float module as a float graph.
 
     Every call of the module has a value of its own. `names` has torch's name of each input, parameter and call whose
     value is one tensor, `calls` those of the calls.
     """
-    imported = import_float(module, whole)
+    imported = import_float(module)
     nodes = {node.name: node for node in module.graph.nodes}
     moved = _moved(imported.graph, imported)
     fold_constants(imported.graph)

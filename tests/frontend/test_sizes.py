@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.fixed_sizes import fixed_sizes
 from q8ta_wgpu.frontend.float_program import Traceable
-from q8ta_wgpu.frontend.importer.importer import import_piece
+from q8ta_wgpu.frontend.importer.importer import import_piece, import_whole
 from q8ta_wgpu.frontend.numbers import has_equal_numbers
 from q8ta_wgpu.ir.graph import Graph
 from tests.importing import Wrapped, imported
@@ -51,7 +51,7 @@ def found(function: Callable[[Tensor], Any], batched: bool = False) -> dict[int,
         program = source.program()
         at_size = fixed_sizes(
             program,
-            source.folded(program),
+            import_whole(source.folded(program)),
             module,
             lambda x: source.folded(source.program(inputs=x)),
             x,
@@ -84,7 +84,9 @@ def test_no_size_is_traced_that_tells_nothing() -> None:
     with torch.no_grad():
         program = source.program()
         graph = source.folded(program)
-        steps = {dim: step for _, dim, step, _ in fixed_sizes(program, graph, None, trace, example, {(0, 1)})}
+        steps = {
+            dim: step for _, dim, step, _ in fixed_sizes(program, import_whole(graph), None, trace, example, {(0, 1)})
+        }
     assert steps == {2: 4, 3: 4}
     assert traced == [(3, 2, 9, 9), (3, 2, 4, 4), (1, 2, 9, 9), (1, 2, 8, 8)]
 
@@ -114,7 +116,7 @@ def test_a_module_that_computes_with_equal_numbers_is_not_traced_again() -> None
     with torch.no_grad():
         program = source.program()
         graph, module.calls = source.folded(program), 0
-        found = fixed_sizes(program, graph, module, trace, example, ())
+        found = fixed_sizes(program, import_whole(graph), module, trace, example, ())
     assert (found, traced, module.calls) == ([], [], 0)
     one, two = (import_piece(source.folded(source.program(inputs=(data(2, n, 6),)))) for n in (5, 7))
     assert isinstance(one, Graph) and isinstance(two, Graph)

@@ -57,11 +57,6 @@ def _slice_scatter(
     return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in slices if stop > start], dim)
 
 
-def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
-    index %= x.shape[dim]
-    return _slice_scatter(x, src.unsqueeze(dim), dim, index, index + 1)
-
-
 def _identity(size: int, dtype: torch.dtype) -> Tensor:
     """torch.eye. torch's own decomposition of sizes from 256 on needs a range of uint16, which torch cannot compute."""
     indices = torch.arange(size)
@@ -108,10 +103,6 @@ def _full_like(x: Tensor, fill_value: Any, *, dtype: torch.dtype | None = None, 
 def _empty(size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     """Zeros for memory that is written before it is read. Undefined values would be observed by calibration."""
     return torch.full(size, 0, dtype=dtype or torch.get_default_dtype())
-
-
-def _new_empty(x: Tensor, size: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    return _empty(size, dtype=dtype or x.dtype)
 
 
 def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -264,10 +255,7 @@ _OURS = {
     torch.ops.aten.scatter.src: _scatter,
     torch.ops.aten.full_like.default: _full_like,
     torch.ops.aten.empty.memory_format: _empty,
-    torch.ops.aten.empty_like.default: lambda x, **options: _new_empty(x, x.shape, **options),
-    torch.ops.aten.new_empty.default: _new_empty,
     torch.ops.aten.slice_scatter.default: _slice_scatter,
-    torch.ops.aten.select_scatter.default: _select_scatter,
     torch.ops.aten.col2im.default: _col2im,
     torch.ops.aten.unfold_backward.default: _unfold_backward,
     torch.ops.aten.copy.default: _copy,

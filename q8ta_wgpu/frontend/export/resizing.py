@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,26 +52,19 @@ def _antialiased(size: int, extent: int, factor: float | None, align_corners: bo
     return (weights / weights.sum(1, True)).float()
 
 
-def _by_products(weights: Callable[..., Tensor], **options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Rules that resize images by rows, then columns: for operators with a size, and with a size or factors."""
+def _by_products(weights: Callable[..., Tensor], **options: Any) -> Callable[..., Any]:
+    """A rule that resizes images by rows, then columns."""
 
-    def resized(x: Tensor, size: Any, align_corners: bool, factors: Any) -> Tensor:
+    def resized(
+        x: Tensor, output_size: Any, align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+    ) -> Tensor:
         rows, columns = (
             weights(n, extent, factor, align_corners, **options)
-            for n, extent, factor in zip(size, x.shape[-2:], factors, strict=True)
+            for n, extent, factor in zip(output_size, x.shape[-2:], (scales_h, scales_w), strict=True)
         )
         return rows @ (x @ columns.t())
 
-    def of_size(
-        x: Tensor, output_size: Any, align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
-    ) -> Tensor:
-        return resized(x, output_size, align_corners, (scales_h, scales_w))
-
-    def of_factors(x: Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> Tensor:
-        size = output_size or [math.floor(n * f) for n, f in zip(x.shape[-2:], scale_factors, strict=True)]
-        return resized(x, size, align_corners, scale_factors or (None, None))
-
-    return of_size, of_factors
+    return resized
 
 
 def _adaptive_average(x: Tensor, output_size: Any) -> Tensor:
@@ -84,16 +76,9 @@ def _adaptive_average(x: Tensor, output_size: Any) -> Tensor:
     return along.reshape(*lead, channels, deep, rows, columns)
 
 
-_CUBIC, _CUBIC_FACTORS = _by_products(_cubic)
-_SMOOTH, _SMOOTH_FACTORS = _by_products(_antialiased, cubic=False)
-_SMOOTH_CUBIC, _SMOOTH_CUBIC_FACTORS = _by_products(_antialiased, cubic=True)
-
 RESIZING: Mapping[Any, Callable[..., Any]] = {
-    _aten.upsample_bicubic2d.default: _CUBIC,
-    _aten.upsample_bicubic2d.vec: _CUBIC_FACTORS,
-    _aten._upsample_bilinear2d_aa.default: _SMOOTH,
-    _aten._upsample_bilinear2d_aa.vec: _SMOOTH_FACTORS,
-    _aten._upsample_bicubic2d_aa.default: _SMOOTH_CUBIC,
-    _aten._upsample_bicubic2d_aa.vec: _SMOOTH_CUBIC_FACTORS,
+    _aten.upsample_bicubic2d.default: _by_products(_cubic),
+    _aten._upsample_bilinear2d_aa.default: _by_products(_antialiased, cubic=False),
+    _aten._upsample_bicubic2d_aa.default: _by_products(_antialiased, cubic=True),
     _aten._adaptive_avg_pool3d.default: _adaptive_average,
 }

@@ -20,6 +20,7 @@ from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.plain import plain
+from q8ta_wgpu.frontend.export.states import states_of
 from q8ta_wgpu.frontend.importer.walk import Walk
 from q8ta_wgpu.frontend.nodes import constant, named_arguments, source_of
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
@@ -217,16 +218,23 @@ class Imported:
     calls: Mapping[str, str]
 
 
-def import_float(module: GraphModule, whole: bool = False) -> Imported:
-    """Imports a float module. The value of an unsupported call is computed by no node; with `whole`, raises
-    UnsupportedError for such calls, and for results that a graph cannot have, as `import_program`."""
+def import_whole(module: GraphModule) -> Graph:
+    """Imports a float module. Raises UnsupportedError for calls and results that a graph cannot have, as
+    `import_program`."""
+    states = {node.name for pair in states_of(module) for node in pair}
+    ends = [end.name if isinstance(end, Node) else end for end in tree_leaves(module.graph.output_node().args[0])]
+    walk = _of_module(module, states=states)
+    found = walk.run(ends)
+    walk.problems.check()
+    _check_ends(walk, ends, found)
+    walk.graph.outputs = [walk.operand(name) for name in found if isinstance(name, str)]
+    return walk.graph
+
+
+def import_float(module: GraphModule) -> Imported:
+    """Imports a float module. The value of an unsupported call is computed by no node."""
     walk = _of_module(module, aliases=False)
     walk.run([])
-    if whole:
-        walk.problems.check()
-        ends = tree_leaves(module.graph.output_node().args[0])
-        named = [end.name if isinstance(end, Node) else end for end in ends]
-        _check_ends(walk, named, [walk.values.get(end) if isinstance(end, str) else end for end in named])
     walk.graph.outputs = [
         walk.values[node.name]
         for node in module.graph.output_node().all_input_nodes
