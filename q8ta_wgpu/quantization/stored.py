@@ -128,7 +128,8 @@ class Stored:
         return [edge for edge, roles in self.roles.items() if role in roles and edge not in self.moves]
 
     def width_for(self, edge: Edge, chosen: Mapping[tuple[Stored, Role], Width]) -> Width:
-        """The width in which the values are stored for an edge: the largest of its roles' widths."""
+        """The width in which the values are stored for an edge: the largest of its roles' widths. All that was decided
+        passes here, so that a ban of a width belongs here."""
         return max((chosen.get((self, role), self.width) for role in self.roles[edge]), key=WIDTHS.index)
 
 
