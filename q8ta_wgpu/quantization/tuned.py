@@ -21,10 +21,11 @@ adds up; and noise beyond which channels and items are not judged, and outputs a
 NOTHING = 0.01
 """The share that nobody notices: of the noise that is wanted, and of the time that a network takes."""
 
-SEVERAL, NUMBERS, FEW = 8, 32, 2048
+SEVERAL, NUMBERS, FEW = 8, 32, 1000
 """Fewer numbers, inputs or frequencies than SEVERAL may be alike by chance. The noise of fewer numbers than NUMBERS
 says little: that of four may by chance be 5 dB above or below that of all, of 48 still 2 dB. A value of which
-calibration met fewer numbers than FEW is likely to have larger ones for other inputs."""
+calibration met fewer numbers than FEW is likely to have larger ones for other inputs, and twice as many are needed to
+know both of its ends."""
 
 EQUALIZED_BY = 128
 """The least number of inputs that tell the sizes of channels, so that these are equalized. With fewer, larger values on

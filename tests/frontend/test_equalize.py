@@ -80,8 +80,8 @@ def equalized(module: nn.Module, x: Tensor) -> tuple[GraphModule, set[str]]:
 def test_the_function_stays_the_same() -> None:
     with torch.no_grad():
         for module, x, changed in (
-            (images(), data(FEW, 2, 8, 8), {"conv2d", "conv2d_1", "batch_norm", "conv2d_2", "conv2d_3"}),
-            (tokens(), data(FEW, 5, 8), {"layer_norm", "linear", "layer_norm_1"}),
+            (images(), data(2 * FEW, 2, 8, 8), {"conv2d", "conv2d_1", "batch_norm", "conv2d_2", "conv2d_3"}),
+            (tokens(), data(2 * FEW, 5, 8), {"layer_norm", "linear", "layer_norm_1"}),
         ):
             graph, found = equalized(unequal(module), x)
             assert found >= changed, found
@@ -97,7 +97,7 @@ def test_a_few_inputs_say_nothing() -> None:
     items = iter([(x,)] * 4)
     assert [len(enough(graph, items)), len(list(items))] == [2, 2]  # what is not held is left to calibration
     rows = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.Flatten(0)).eval()  # its first dimension is no batch
-    assert not equalized(rows, data(FEW, 8))[1]
+    assert not equalized(rows, data(2 * FEW, 8))[1]
 
 
 def test_unequal_channels_keep_what_one_scale_would_lose() -> None:
@@ -131,7 +131,7 @@ def test_weights_of_whole_steps_stay_as_they_are(dtype: torch.dtype) -> None:
     """As training with rounded weights leaves them, also where float16 stored them. Half a step beside is rounded."""
     steps = torch.randint(-127, 128, (6, 8), generator=torch.Generator().manual_seed(0)).float()
     steps[:, 3] = 127
-    layer, x = nn.Linear(8, 6), data(FEW, 8)
+    layer, x = nn.Linear(8, 6), data(2 * FEW, 8)
     module = nn.Sequential(unequal(nn.LayerNorm(8)), layer).eval()
     with torch.no_grad():
         layer.weight.copy_((steps * torch.linspace(0.001, 0.02, 6)[:, None]).to(dtype))
@@ -150,7 +150,7 @@ def test_values_keep_their_middle_where_rows_are_no_shares(weighted: Callable[[T
         values=nn.Linear(8, 8),
         out=nn.Linear(8, 3),
     )
-    x = data(FEW, 5, 8)
+    x = data(2 * FEW, 5, 8)
     with torch.no_grad():
         graph, found = equalized(unequal(module), x)
         assert "linear_1" in found
@@ -165,7 +165,7 @@ def test_rows_masked_as_a_whole_are_not_centred() -> None:
     ).eval()
     with torch.no_grad():
         module.get_parameter("v.bias").add_(20.0)
-        x, mask = data(FEW, 5, 8), torch.ones(FEW, 5, 5, dtype=torch.bool)
+        x, mask = data(2 * FEW, 5, 8), torch.ones(2 * FEW, 5, 5, dtype=torch.bool)
         mask[1] = False
         exported = q8.quantize(module, (x, mask), [(x, mask)], progress=False)
         y = q8.Session(q8.compile(exported), "reference")(x, mask)
@@ -176,7 +176,7 @@ def test_rows_masked_as_a_whole_are_not_centred() -> None:
 def test_many_channels_are_told_apart() -> None:
     """Numbers beyond 160 and their neighbours are alike to a float's relative tolerance."""
     module = Plain(lambda s, x: s.out(F.avg_pool1d(s.a(x)[:, :, 512:], 2)), a=nn.Linear(4, 1024), out=nn.Linear(256, 3))
-    x = data(FEW, 2, 4)
+    x = data(2 * FEW, 2, 4)
     with torch.no_grad():
         graph, _ = equalized(unequal(module), x)
         torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-4)
@@ -186,8 +186,8 @@ def test_norms_without_weights_and_vectors_are_followed_or_left() -> None:
     plain = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
     vector = Plain(lambda s, x: torch.matmul(s.m.weight, s.a(x)[0]), a=nn.Linear(4, 4), m=nn.Linear(4, 3)).eval()
     with torch.no_grad():
-        for module, x in ((plain, data(FEW, 3, 4, 4)), (vector, data(1, 4))):
-            q8.quantize(module, (x,), [x] * (1 if len(x) > 1 else FEW), progress=False)
+        for module, x in ((plain, data(2 * FEW, 3, 4, 4)), (vector, data(1, 4))):
+            q8.quantize(module, (x,), [x] * (1 if len(x) > 1 else 2 * FEW), progress=False)
 
 
 def test_a_loader_may_use_its_memory_again() -> None:

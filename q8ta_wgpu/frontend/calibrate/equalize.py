@@ -79,8 +79,8 @@ def _is_batched(model: GraphModule) -> bool:
 
 def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
     """Equalizes the channels of a float graph by their ranges on these inputs, and notes factors and middles with each
-    node. Does nothing with fewer than EQUALIZED_BY inputs, and to channels of fewer than FEW values, or whose readers
-    have weights of whole steps."""
+    node. Does nothing with fewer than EQUALIZED_BY inputs, and to channels of fewer than 2 * FEW values, or whose
+    readers have weights of whole steps."""
     if _count(inputs, _is_batched(model)) < EQUALIZED_BY:
         return
     found = [one for one in channels_of(model) if not any(_on_steps(model, reader.node) for reader in one.readers)]
@@ -89,7 +89,7 @@ def equalize(model: GraphModule, inputs: Sequence[tuple[Tensor, ...]]) -> None:
         recorder.run(*item)
     for one in found:
         known = min(recorder.counts[_read_by(reader.node), axis_of(reader.node)] for reader in one.readers)
-        if known >= FEW and (chosen := _chosen(one, recorder.ranges)) is not None:
+        if known >= 2 * FEW and (chosen := _chosen(one, recorder.ranges)) is not None:
             note(one.source, CHANNELS, [numbers.tolist() for numbers in chosen])
             _apply(model, one, *chosen)
 
