@@ -43,7 +43,8 @@ def remember(wanted: str | int | None, products: bool, found: Target) -> None:
 
 
 def _key(wanted: str | int | None, products: bool) -> str:
-    return f"{wanted!r}{' with products' if products else ''}"
+    name = f"{wanted:#x}" if isinstance(wanted, int) else repr(wanted)  # str() and repr() refuse thousands of digits
+    return f"{name}{' with products' if products else ''}"
 
 
 def _read() -> dict[str, Any]:
