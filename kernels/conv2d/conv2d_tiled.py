@@ -35,6 +35,10 @@ PIXELS = 4
 """Pixels that they multiply at a time."""
 
 LARGEST_STRIP = "dw_4x4"
+LARGE_STRIPS = ("dw_4x4", "dw_4x2")
+"""Strips that load a row at a time. The others load all rows before the first tap, and are written out for GPUs: 3 to
+18 % faster on an H100. 4x2 would take 256 registers instead of 112 by AMD's compiler."""
+
 MANY_STRIPS = MANY_THREADS // 2
 """From this many threads on a strip of twice as many rows is faster (H100: 3x3 windows with 28 thousand to 61 thousand
 threads)."""
@@ -170,6 +174,7 @@ def _dw_supports(call: Call, target: Target, label: str) -> bool:
         and (label not in TURNED or target.packed_dot)
         and weighted.is_depthwise(call)
         and call.attrs["dilation"] == (1, 1)
+        and (label not in TURNED or target.packed_dot)
         and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
     )
 
@@ -179,16 +184,19 @@ def _best_strip(call: Call, target: Target) -> str:
 
     * Where loops are unrolled it is the largest: on lavapipe it takes 0.74 to 0.90 of the time of 4x2, with windows of
       3x3 to 7x7 and images of 3x3 to 112x112.
-    * With fast dot products and windows up to four pixels wide, which one word holds, it is a turned one: 0.70 to 1.02
-      of the time of 4x2 and 2x1 with dot products of a pixel (H100, MobileNetV2 at batch 1 and 32).
+    * With fast dot products it is a turned one. 3x3 windows take 0.70 to 1.02 of the time that 4x2 and 2x1 take by dot
+      products of a pixel (H100, MobileNetV2 at batch 1 and 32). Windows of which a row does not fit a word are faster
+      by multiplication on NVIDIA's GPUs (H100: 5x5 0.74 to 0.95 of the time), but take at least three times the cycles
+      on AMD's RDNA 2 (`python -m testbed.radv`).
     * Else it is a small one. Where dot products are emulated 4x2 takes 112 registers on AMD's GCN, and leaves room for
       two waves of a SIMD (`python -m bench amd`).
     """
     if target.unroll:
         return LARGEST_STRIP
-    if target.fast_dot and halves.of(call) == 1 and call.inputs[1].shape[3] <= PIXELS:
+    wide = max(call.inputs[1].shape[2:]) > PIXELS
+    if target.fast_dot and halves.of(call) == 1 and not (wide and "NVIDIA" in target.name):
         large, small = TURNED
-        return large if _strips(call, large) >= MANY_STRIPS else small
+        return large if not wide and _strips(call, large) >= MANY_STRIPS else small
     if target.packed_dot and (target.few_cores or _strips(call, "dw_4x2") >= MANY_THREADS):
         return "dw_4x2"
     return "dw_2x1"
@@ -202,9 +210,9 @@ def _dw_threads(call: Call, layout: Layout, label: str) -> tuple[int, int, int]:
     return _strips(call, label), 1, 1
 
 
-def _unrolled(target: Target) -> bool:
-    """Strips are 3 to 18 % faster on an H100 where they are unrolled as text and load all words first."""
-    return target.unroll or target.shares_memory
+def _unrolled(target: Target, label: str) -> bool:
+    """Whether a strip is written out."""
+    return target.unroll or (target.shares_memory and label not in LARGE_STRIPS)
 
 
 def _dw_constants(call: Call, label: str) -> dict[str, int]:
@@ -217,6 +225,7 @@ def _dw_constants(call: Call, label: str) -> dict[str, int]:
         "KERNEL_X": kernel_x,
         "STRIDE_Y": stride_y,
         "STRIDE_X": stride_x,
+        "LOADED": 1 if label in LARGE_STRIPS else (rows - 1) * stride_y + kernel_y,
         # Asking once for a strip is faster on GPUs, and slower on CPUs.
         "EDGES_ONCE": int(label != LARGEST_STRIP),
     }
@@ -267,7 +276,7 @@ def _depthwise_kernels(op: str) -> tuple[Kernel, ...]:
             constants=functools.partial(_dw_constants, label=label),
             prepack={1: _pack_turned if label in TURNED else pack_depthwise, **weighted.PAD_CHANNELS},
             threads=functools.partial(_dw_threads, label=label),
-            unrolled=_unrolled,
+            unrolled=functools.partial(_unrolled, label=label),
             cost=weighted.cost("shared"),
         )
         for label in (*STRIPS, *(TURNED if op == "q8ta_conv2d" else ()))

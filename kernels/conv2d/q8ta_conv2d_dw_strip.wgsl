@@ -11,6 +11,8 @@ const SPAN_X = (COLUMNS - 1u) * STRIDE_X + KERNEL_X;
 const SPAN_Y = (ROWS - 1u) * STRIDE_Y + KERNEL_Y;
 const VALUES = (SPAN_X + PIXELS - 1u) / PIXELS;
 const ROW_WORDS = VALUES * PIXELS;
+// LOADED rows are loaded before they are multiplied: all of them, so that the loads overlap, or one, for fewer registers.
+const PARTS = SPAN_Y / LOADED;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
@@ -30,42 +32,43 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   // Most strips lie within the columns of the image, and need not ask for each word: faster on GPUs, slower on CPUs.
   let within = EDGES_ONCE == 1u && left < params.x_dims.w && left + SPAN_X <= params.x_dims.w;
 
-  // All loads come first, so that they overlap.
-  var words: array<x_Word, SPAN_Y * ROW_WORDS>;
-  for (var row = 0u; row < SPAN_Y; row++) {
-    let y = top + row;
-    let inside = y < params.x_dims.z;
-    let first = ((n * params.x_dims.z + y) * params.x_dims.w + left) * params.quads + quad;
-    for (var i = 0u; i < ROW_WORDS; i++) { words[row * ROW_WORDS + i] = zero_word(); }
-    if (inside && within) {
-      for (var i = 0u; i < SPAN_X; i++) { words[row * ROW_WORDS + i] = x[first + i * params.quads]; }
-    } else if (inside) {
-      for (var i = 0u; i < SPAN_X; i++) {
-        if (left + i < params.x_dims.w) { words[row * ROW_WORDS + i] = x[first + i * params.quads]; }
-      }
-    }
-  }
   var acc: array<vec4<i32>, ROWS * COLUMNS>;
   let start = start_acc(quad);
   for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
-  for (var row = 0u; row < SPAN_Y; row++) {
-    var values: array<Value, VALUES>;
-    for (var i = 0u; i < VALUES; i++) {
-      let at = row * ROW_WORDS + i * PIXELS;
-      let last = at + PIXELS - 1u;
-      values[i] = value_of(words[at], words[min(at + 1u, last)], words[min(at + 2u, last)], words[last]);
+  for (var part = 0u; part < PARTS; part++) {
+    var words: array<x_Word, LOADED * ROW_WORDS>;
+    for (var l = 0u; l < LOADED; l++) {
+      let y = top + part * LOADED + l;
+      let inside = y < params.x_dims.z;
+      let first = ((n * params.x_dims.z + y) * params.x_dims.w + left) * params.quads + quad;
+      for (var i = 0u; i < ROW_WORDS; i++) { words[l * ROW_WORDS + i] = zero_word(); }
+      if (inside && within) {
+        for (var i = 0u; i < SPAN_X; i++) { words[l * ROW_WORDS + i] = x[first + i * params.quads]; }
+      } else if (inside) {
+        for (var i = 0u; i < SPAN_X; i++) {
+          if (left + i < params.x_dims.w) { words[l * ROW_WORDS + i] = x[first + i * params.quads]; }
+        }
+      }
     }
-    for (var r = 0u; r < ROWS; r++) {
-      let ky = row - r * STRIDE_Y;
-      if (ky < KERNEL_Y) {
-        for (var j = 0u; j < TAPS; j++) {
-          let tap_j = (quad * KERNEL_Y + ky) * ROW_TAPS + j;
-          var tap = tap_at(tap_j);
-          for (var i = 0u; i < COLUMNS; i++) {
-            let v = i * VALUE_STEP + j;
-            if (v * PIXELS < i * STRIDE_X + KERNEL_X && (v + 1u) * PIXELS > i * STRIDE_X) {
-              if (TAP_STEP > 0u && i > 0u) { tap = tap_at(tap_j + i * TAP_STEP); }
-              acc[r * COLUMNS + i] = add_tap(acc[r * COLUMNS + i], values[v], tap);
+    for (var l = 0u; l < LOADED; l++) {
+      var values: array<Value, VALUES>;
+      for (var i = 0u; i < VALUES; i++) {
+        let at = l * ROW_WORDS + i * PIXELS;
+        let last = at + PIXELS - 1u;
+        values[i] = value_of(words[at], words[min(at + 1u, last)], words[min(at + 2u, last)], words[last]);
+      }
+      for (var r = 0u; r < ROWS; r++) {
+        let ky = part * LOADED + l - r * STRIDE_Y;
+        if (ky < KERNEL_Y) {
+          for (var j = 0u; j < TAPS; j++) {
+            let tap_j = (quad * KERNEL_Y + ky) * ROW_TAPS + j;
+            var tap = tap_at(tap_j);
+            for (var i = 0u; i < COLUMNS; i++) {
+              let v = i * VALUE_STEP + j;
+              if (v * PIXELS < i * STRIDE_X + KERNEL_X && (v + 1u) * PIXELS > i * STRIDE_X) {
+                if (TAP_STEP > 0u && i > 0u) { tap = tap_at(tap_j + i * TAP_STEP); }
+                acc[r * COLUMNS + i] = add_tap(acc[r * COLUMNS + i], values[v], tap);
+              }
             }
           }
         }

@@ -12,6 +12,7 @@ from q8ta_wgpu.kernels import OPS
 from testbed import graphs
 
 SWIFTSHADER = replace(SOFTWARE, unroll=False)
+NVIDIA = replace(BASELINE, name="NVIDIA H100")
 EMULATED = replace(BASELINE, packed_dot=False, fast_dot=False)
 
 
@@ -27,8 +28,10 @@ def preferred(graph: Graph, target: Target) -> list[str]:
     [
         (32, 56, 3, BASELINE, "dw_turned_4"),
         (1, 56, 3, BASELINE, "dw_turned_2"),
-        (1, 56, 5, BASELINE, "dw_2x1"),
-        (32, 56, 5, BASELINE, "dw_4x2"),
+        (1, 56, 5, NVIDIA, "dw_2x1"),
+        (32, 56, 5, NVIDIA, "dw_4x2"),
+        (32, 56, 3, NVIDIA, "dw_turned_4"),
+        (32, 56, 5, BASELINE, "dw_turned_2"),
         (32, 56, 3, EMULATED, "dw_2x1"),
         (1, 56, 3, SOFTWARE, "dw_4x4"),
         (1, 56, 3, SWIFTSHADER, "dw_4x2"),
