@@ -174,7 +174,6 @@ def _dw_supports(call: Call, target: Target, label: str) -> bool:
         and (label not in TURNED or target.packed_dot)
         and weighted.is_depthwise(call)
         and call.attrs["dilation"] == (1, 1)
-        and (label not in TURNED or target.packed_dot)
         and max(call.inputs[1].shape[2:]) <= LARGEST_UNROLLED
     )
 
