@@ -62,7 +62,7 @@ class Decision:
         if self.noise is not None:
             noise = f"{bits} alone would make {share_of(self.noise)} the noise that the outputs should have at most"
         lines = [
-            f"{self.values[0]} {self.how} for {self.role}{others}",
+            f"{self.values[0]} {self.how} for {_READERS.get(self.role, self.role)}{others}",
             f"decided by {by}{reason}",
             f"rules that matched: {', '.join(self.matched) or 'none'}",
             noise,
@@ -87,6 +87,14 @@ def size_of(cost: float) -> str:
     """A number of bytes in words."""
     return f"{cost / 1e3:.3g} kB" if cost < 1e6 else f"{cost / 1e6:.3g} MB"
 
+
+_READERS = {
+    "sums": "weighted sums",
+    "products": "products of two values",
+    "steps": "steps, such as an order",
+    "others": "other readers",
+}
+"""Who reads a value, by role."""
 
 _BY = {
     "plan": "the operators around it",

@@ -118,10 +118,10 @@ def test_a_module_is_explained_value_by_value(tmp_path: Path, precision: str) ->
     model = q8.load(tmp_path / "net.q8ta")
     said = model.explain("add")
     if precision == "int8":
-        assert said.startswith("add is stored in int8 for others\n  decided by the operators around it\n")
+        assert said.startswith("add is stored in int8 for other readers\n  decided by the operators around it\n")
         return
     assert said.splitlines()[:3] == [
-        "add is not rounded for others",
+        "add is not rounded for other readers",
         "  decided by the rule 'divisors', since what is divided by comes near zero",
         "  rules that matched: divisors",
     ]

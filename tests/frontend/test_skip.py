@@ -42,6 +42,14 @@ def norm(channels: int) -> nn.BatchNorm2d:
     return module
 
 
+def test_what_a_skipped_module_computes_has_no_bits_to_explain() -> None:
+    """It was said that no such value is stored, and another one was named."""
+    model = q8.compile(quantized(nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 4)), "0", "1"))
+    name = next(node.output for node in model.graph.nodes if node.op == "conv2d")
+    with pytest.raises(q8.InputError, match=f"'{name}' has dtype float32 in this model, so no bits were decided"):
+        model.explain(name)
+
+
 @pytest.mark.parametrize(
     ("middle", "kept"),
     [

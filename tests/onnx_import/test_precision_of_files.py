@@ -215,7 +215,7 @@ def test_a_model_explains_each_value(tmp_path: Path, capsys: pytest.CaptureFixtu
     q8.quantize(data, calibration=items).save(path)
     model = q8.load(path)
     said = model.explain("mul0")
-    assert said.startswith("mul0 is not rounded for others\n  decided by its noise, since 16 bits are too few\n")
+    assert said.startswith("mul0 is not rounded for other readers\n  decided by its noise, since 16 bits are too few\n")
     assert "times the noise that the outputs should have at most" in said
     (relu,) = (decision for decision in model.graph.decisions if "relu" in decision.values[0])
     assert (relu.width, relu.by, relu.cost) == ("int8", "plan", 0.0)
