@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from q8ta_wgpu import Session
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.importer.importer import import_program
+from q8ta_wgpu.importing.unary_calls import ATEN
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
@@ -82,6 +83,13 @@ UNARY: dict[str, Function] = {
     "dropout": nn.Sequential(nn.Dropout(0.5), nn.Dropout2d(0.5), nn.Identity()),
     "no_ops": lambda x: x.contiguous().clone().detach().to(torch.float32) * 1.5,
 }
+
+
+def test_functions_are_listed_by_calls_that_torch_has() -> None:
+    """A function that torch exports as several operators has no call: the list of operators named one."""
+    calls = [call.split(".")[1:] for rules in ATEN.values() for call in rules]
+    names = {name for name, _ in calls if not name.endswith("_")}
+    assert not {name for name in names if not hasattr(torch.ops.aten, name)}, "see _NO_CALL of unary_calls.py"
 
 
 @pytest.mark.parametrize("name", UNARY)
