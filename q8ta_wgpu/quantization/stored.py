@@ -129,7 +129,8 @@ class Stored:
 
     def width_for(self, edge: Edge, chosen: Mapping[tuple[Stored, Role], Width]) -> Width:
         """The width in which the values are stored for an edge: the largest of its roles' widths. All that was decided
-        passes here, so that a ban of a width belongs here."""
+        passes here, so that a ban of a width belongs here. What the plan stores in 16 bits has no scale of 8 bits: it
+        must be banned in the plan."""
         return max((chosen.get((self, role), self.width) for role in self.roles[edge]), key=WIDTHS.index)
 
 
