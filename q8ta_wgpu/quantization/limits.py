@@ -29,9 +29,10 @@ def allowed(ratio: float, part: Part) -> float:
 
 def wanted(most: float, int8: float, part: Part) -> float:
     """The noise to signal that a part of an output should have, if 16 bits can give that: what is allowed, and a fair
-    ratio where int8 leaves a poor one, whatever the yardstick has. Not so of channels and items of like size: a black
-    picture among others keeps no more than the yardstick leaves."""
-    return min(most, FAIR) if int8 > POOR and part.is_float and part.is_named else most
+    ratio where that of int8 is nearer to a poor one in decibels, so below 15 dB, whatever the yardstick has. Not so of
+    channels and items of like size: a black picture among others keeps no more than the yardstick leaves."""
+    nearer_to_poor = int8 > math.sqrt(FAIR * POOR)
+    return min(most, FAIR) if nearer_to_poor and part.is_float and part.is_named else most
 
 
 def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float]) -> int | None:
