@@ -89,7 +89,7 @@ def runnable() -> Iterator[Graph]:
 def fused() -> Iterator[Graph]:
     """Graphs that passes make one operator of: one that no program has."""
     yield from (_attention(), _attention(masked=True), _narrowed(), _normalized(), _masked(3), _masked(1))
-    yield from (_moved(7, 1), _moved(32, 3))
+    yield from (_moved(7, 1), _moved(32, 3), _expanded())
 
 
 def _moved(channels: int, kernel: int) -> Graph:
@@ -113,6 +113,20 @@ def _moved(channels: int, kernel: int) -> Graph:
     read = [_appended(graph, "dequantize", both), weight]
     read.append(_constant(graph, 2, (21,), weight=False))
     attrs: Attrs = {"stride": (1, 1), "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1}
+    graph.outputs.append(_requantized(graph, _appended(graph, "conv2d", read, attrs), _Q))
+    return graph
+
+
+def _expanded() -> Graph:
+    """A depthwise convolution that makes its image by the 1x1 convolution before it."""
+    graph = Graph(["x"], types={"x": TensorType((2, 16, 9, 17), INT8X4, _Q)})
+    attrs: Attrs = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1}
+    read = [_appended(graph, "dequantize", "x"), _constant(graph, 1, (24, 16, 1, 1), weight=True)]
+    read.append(_constant(graph, 2, (24,), weight=False))
+    image = _requantized(graph, _appended(graph, "conv2d", read, attrs), _Q)
+    attrs = {**attrs, "padding": (1, 1, 1, 1), "groups": 24}
+    read = [_appended(graph, "dequantize", image), _constant(graph, 3, (24, 1, 3, 3), weight=True)]
+    read.append(_constant(graph, 4, (24,), weight=False))
     graph.outputs.append(_requantized(graph, _appended(graph, "conv2d", read, attrs), _Q))
     return graph
 

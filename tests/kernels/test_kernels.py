@@ -20,7 +20,7 @@ from q8ta_wgpu.passes.layout_sync.options import transitions
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.wgsl_definitions import definitions
 from q8ta_wgpu.runtime.device import Device
-from testbed import attention_graphs, epilogue_graphs, harness, moved_graphs, op_graphs, sample
+from testbed import attention_graphs, epilogue_graphs, expanded_graphs, harness, moved_graphs, op_graphs, sample
 from tests.kernels import test_chains, test_image
 
 CASES = [(op, i) for op in OPS.values() for i in range(len(op.cases)) if op.kernels]
@@ -48,7 +48,7 @@ def test_every_kernel_runs_a_case() -> None:
 
     Those for matrix units are compiled by test_wgsl.py; test_int16.py runs those of int16.
     """
-    moved = (*moved_graphs.graphs(BASELINE), moved_graphs.taken())
+    moved = (*moved_graphs.graphs(BASELINE), moved_graphs.taken(), *expanded_graphs.graphs(BASELINE))
     others = (*test_image.graphs(), *test_chains.graphs(), *attention_graphs.fused_graphs(), *moved)
     reached = set[int]()
     for graph, index in (*harness.plain_graphs(), *((g, 0) for g in others)):
