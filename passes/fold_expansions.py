@@ -24,6 +24,8 @@ def fold_expansions(graph: Graph, target: Target) -> None:
         inner = rewriter.only_producer(node.inputs[0]) if node.op == CONVOLUTION else None
         if inner is None or inner.op != CONVOLUTION or not _pays(graph.call(inner)):
             continue
+        if node.inputs.count(inner.output) > 1:  # what adds the image to its result needs it stored
+            continue
         merged = _merged(graph, inner, node)
         try:
             OPS[EXPANDED].check(tuple(graph.types[name] for name in merged.inputs), merged.attrs)

@@ -71,6 +71,13 @@ def test_an_image_with_another_reader_is_stored() -> None:
     assert [node.op for node in graph.nodes] == [*TWO, "dequantize"]
 
 
+def test_an_image_that_is_added_to_the_result_is_made_once() -> None:
+    graph, _ = EXPANSIONS["vectors, rows and columns beyond a workgroup"].graph(SETTINGS[0], "residual requantize")
+    graph.nodes[1] = replace(graph.nodes[1], inputs=(*graph.nodes[1].inputs[:-1], "x0"))
+    fold_expansions(graph, TARGET)
+    assert [node.op for node in graph.nodes] == TWO
+
+
 def test_operands_that_do_not_fit_are_named() -> None:
     graph, _ = EXPANSIONS["words, stride 2"].graph(SETTINGS[0])
     fold_expansions(graph, BASELINE)
