@@ -54,4 +54,6 @@ def shared(
         lowered = lower(graph, target)
         planned = lowered, sync_layouts(lowered, target, layouts)
         found = _built[key] = built(graph, target, planned, linked, notes)
+    if notes and found.program.notes != notes:  # it was made while the device opened
+        found = _built[key] = replace(found, program=replace(found.program, notes=notes))
     return found

@@ -132,6 +132,8 @@ class Runner:
 
         self.device = device
         target, opened = device.target, time.perf_counter()
+        if self._tune:  # not after minutes of timing kernels
+            self._check(device)
         update(0, 0, "layouts and kernels")
         with device.compiling() as compiling:
             self._built = self._build(device, target, update, compiling.start)
@@ -165,12 +167,14 @@ class Runner:
             wait((opening,), _AT_ONCE)
             if opening.done():
                 return opening.result(), None
-            if not self._tune and (target := expected.target(wanted, products)):
-                with contextlib.suppress(DeviceError):  # a tensor is too large for that target
+            target = None if self._tune else expected.target(wanted, products)
+            if target:
+                # Whatever fails for a guess: what fails for the device's own target is raised when that is planned.
+                with contextlib.suppress(Exception):
                     ahead = programs.shared(graph, target, self._layouts)
             device = opening.result()
         expected.remember(wanted, products, device.target)
-        return device, ahead
+        return device, ahead if target == device.target else None
 
     def _check(self, device: Device) -> None:
         """Raises DeviceError if the device computes other bytes than the reference, or ends loops early."""

@@ -24,6 +24,7 @@ from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.stopwatch import Settling, Stopwatch
 from q8ta_wgpu.runtime.timestamps import Timestamps
 from q8ta_wgpu.session.runner import has_products
+from q8ta_wgpu.tuning import tuner
 from testbed import insides
 from testbed.devices import BACKENDS, Listing
 from testbed.small import one_node, same_bytes, small_input, small_model
@@ -155,8 +156,10 @@ def test_a_device_that_breaks_the_contract(
     with monkeypatch.context() as patch:
         patch.setattr(resolve, "complete", lambda *text: complete(*text).replace(good, bad))
         assert rule in other.contract  # probed once, when first asked for
-    with pytest.raises(DeviceError, match=r"cannot run int8 models: .*the contract .*results differ"):
-        Session(MODEL, other)
+    monkeypatch.setattr(tuner, "tune", None)  # no kernel is timed there
+    for tune in (False, True):
+        with pytest.raises(DeviceError, match=r"cannot run int8 models: .*the contract .*results differ"):
+            Session(MODEL, other, tune=tune)
     assert Session(one_node("add", (3,), inputs=2), other)(np.ones(3, np.float32), np.ones(3, np.float32)).sum() == 6
 
 

@@ -82,6 +82,28 @@ def test_another_target_is_planned_again(other: Target, vulkan: Device, monkeypa
     assert expected.target(WANTED, True) == vulkan.target
 
 
+@pytest.mark.parametrize("wrong", [{"storage_buffers": "8"}, {"uniform_alignment": 0}], ids=str)
+def test_a_guess_that_cannot_be_planned_for(
+    wrong: dict[str, Any], vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged file of targets never keeps a session from opening."""
+    expected.remember(WANTED, True, replace(BASELINE, **wrong))
+    session, planned = opened(monkeypatch, vulkan, until_planned(monkeypatch))
+    assert planned[-1] == vulkan.target and right(session)
+    assert expected.target(WANTED, True) == vulkan.target
+
+
+def test_a_program_that_was_made_meanwhile_tells_of_matrix_units(
+    vulkan: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Device(vulkan.wgpu)
+    other.unit_faults = {MatrixUnit(16, 16, 32, 32): "wrong words"}
+    expected.remember(WANTED, True, other.target)
+    session, planned = opened(monkeypatch, other, until_planned(monkeypatch))
+    assert planned == [other.target]
+    assert session.program.notes == ("matrix unit 16x16x32 is not used: wrong words",)
+
+
 def test_targets_are_told_apart() -> None:
     """By argument, and by whether the network has products. What this version cannot read is not known."""
     assert expected.target(None, True) is None
