@@ -49,14 +49,14 @@ FIRST: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", FIRST)
 def test_an_input_is_not_rounded_to_8_bits_before_its_mean_is_taken_out(name: str) -> None:
-    """A step of 8 bits is 1.1 there."""
+    """A step of 8 bits is 1.1 there, as much as a column varies."""
     module, items = _layers(FIRST[name]()).eval(), table()
     model = q8.compile(q8.quantize(module, (items[0],), items, INT8, progress=False))
     assert model.report().exact
     with torch.no_grad():
         wanted = module(items[1]).numpy()
     error = q8.Session(model, "reference")(items[1].numpy()) - wanted
-    assert 10 * np.log10(((wanted - wanted.mean(0)) ** 2).mean() / (error**2).mean()) > 35
+    assert 10 * np.log10(((wanted - wanted.mean(0)) ** 2).mean() / (error**2).mean()) > 33
 
 
 def test_what_others_read_too_keeps_8_bits(device: Device) -> None:

@@ -57,6 +57,12 @@ def _slice_scatter(
     return torch.cat([t.narrow(dim, start, stop - start) for t, start, stop in slices if stop > start], dim)
 
 
+def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Any:
+    """torch's own writes by a mask, over every element of x."""
+    index %= x.shape[dim]
+    return _slice_scatter(x, src.unsqueeze(dim), dim, index, index + 1)
+
+
 def _identity(size: int, dtype: torch.dtype) -> Tensor:
     """torch.eye. torch's own decomposition of sizes from 256 on needs a range of uint16, which torch cannot compute."""
     indices = torch.arange(size)
@@ -256,8 +262,9 @@ _OURS = {
     torch.ops.aten.full_like.default: _full_like,
     torch.ops.aten.empty.memory_format: _empty,
     torch.ops.aten.slice_scatter.default: _slice_scatter,
+    torch.ops.aten.select_scatter.default: _select_scatter,
     torch.ops.aten.col2im.default: _col2im,
     torch.ops.aten.unfold_backward.default: _unfold_backward,
     torch.ops.aten.copy.default: _copy,
 }
-"""Decompositions of operators for which torch has none."""
+"""Decompositions of operators for which torch has none, or a worse one."""
