@@ -26,9 +26,9 @@ def store_islands(graph: Graph) -> None:
         if _is_stored(rewriter, node):
             for reader in (each for each in rewriter.readers(node.output) if each.op != "quantize"):
                 store(rewriter, node.output, reader, int16_within(*known[node.output]))
-        for name in node.inputs if node.op in ("add", "mul") else ():
+        for name in dict.fromkeys(node.inputs) if node.op in ("add", "mul") else ():
             if name in graph.constants and graph.constants[name].size > 1:
-                store(rewriter, name, node, int16_within(*known[name]))
+                node = store(rewriter, name, node, int16_within(*known[name]))
     rewriter.commit()
 
 

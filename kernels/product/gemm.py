@@ -213,7 +213,7 @@ def choose(
     Args:
         sizes: (rows, channels, words along k). For int16 `rows` counts both halves of each row.
         target: the device.
-        narrow: whether vectors of x are assembled from words or bytes, which needs NARROW_TILES.
+        narrow: whether vectors of x are assembled from words, which needs NARROW_TILES.
         residual: `reads_residual_early` of the call.
         halves_per_row: rows of int8 for a row of x: 1, or 2 for int16.
         parts: columns for a channel on matrix units: 1, or 2 for weights of 4 bits.

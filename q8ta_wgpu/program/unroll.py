@@ -2,7 +2,7 @@
 
 `for (var i = 0u; i < N; i++) { ... }` with a known N becomes N blocks that begin with `const i = ...;`. The body is
 unchanged, since WGSL scopes the name. Local arrays that are indexed only by `i` are then indexed by constants, so that
-every compiler keeps them in registers. GPU drivers unroll such loops themselves. Mesa's lavapipe often does not, and
+every compiler keeps them in registers. GPU drivers unroll most of these themselves. Mesa's lavapipe often does not, and
 keeps arrays that are indexed in a loop in memory: the same matrix product runs 1.5 to 2.1 times as fast unrolled.
 
 Where matrix units multiply, only loops that index an array of matrices are unrolled: such an array leaves registers if
