@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, Array, Attrs, Graph, Node
+from q8ta_wgpu.ir.graph import Array, Attrs, Graph, Node
 from q8ta_wgpu.ir.int8 import Elementwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.plan.affine import channels_of
@@ -72,15 +72,15 @@ class Combined:
 
 
 def combine(graph: Graph) -> None:
-    """Replaces nodes by operators that compute the same, factors and terms of channels only where these are rounded."""
-    stored = (graph.types[node.output].q for node in graph.nodes if node.op == "quantize")
-    combined(graph, channels=any(q not in (None, BOOL) for q in stored))
+    """Replaces nodes by operators that compute the same."""
+    combined(graph)
 
 
 def combined(graph: Graph, channels: bool = False) -> list[Combined]:
     """Replaces nodes by operators that compute the same; returns what was replaced.
 
-    `channels` makes factors and terms of channels batch norms, which only pays where these are rounded.
+    `channels` makes factors and terms of channels batch norms, which only pays where these are rounded. Otherwise only
+    those become one that our quantizer rounded as one: another quantizer may have rounded what it saw between them.
     """
     rewriter, found, computed = Rewriter(graph), list[Combined](), Computed()
     positions = {node.output: position for position, node in enumerate(graph.nodes)}
@@ -99,7 +99,8 @@ def combined(graph: Graph, channels: bool = False) -> list[Combined]:
 
 def _operator_of(trial: Trial, channels: bool) -> Operator | None:
     """The operator that nodes compute; None where there is none."""
-    dims, found = trial.reduced(), None
+    dims, found, known = trial.reduced(), None, trial.graph.values
+    channels = channels or any(known[node.output].is_joined for node in trial.nodes)
     if trial.computes and dims is not None:
         found = row_operator(trial, dims) if dims else function_of(trial)
     # Also of a single node that reads an input, as `input / std`: its constant is then no value that must be quantized.

@@ -28,6 +28,9 @@ dimensions that have many sizes, and the terms of each."""
 IN_FLOAT = "q8ta_kept"
 """Of a call: why it stays in float32 (`ValueInfo.in_float`)."""
 
+JOINED = "q8ta_joined"
+"""Of a call: that values are rounded as one operator with others reads and gives them (`ValueInfo.is_joined`)."""
+
 MADE_OF = "q8ta_made_of"
 """Of a constant that was computed: the parameters and buffers that it was computed from."""
 

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from q8ta_wgpu.frontend.export.editor import new_constant, set_constants
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.nodes import origins
-from q8ta_wgpu.frontend.notes import IN_FLOAT, MADE_OF, SHIFTS, SIZES, note, noted
+from q8ta_wgpu.frontend.notes import IN_FLOAT, JOINED, MADE_OF, SHIFTS, SIZES, note, noted
 from q8ta_wgpu.frontend.roundings import Integers, Roundings
 from q8ta_wgpu.frontend.row_scales import round_rows
 from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, QParams
@@ -63,6 +63,8 @@ def write_qdq(module: GraphModule, program: FloatProgram, quantized: Graph, give
     for output, known in quantized.values.items():
         if known.in_float and output in program.calls:
             note(named[program.calls[output]], IN_FLOAT, known.in_float)
+    for call in program.joined:
+        note(named[call], JOINED, True)
     fold(module, quantizing=True)
 
 

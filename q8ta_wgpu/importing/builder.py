@@ -34,6 +34,7 @@ class Builder:
         shifted: values quantized to uint8, stored as int8 that is 128 less.
         source, hint: of the call being imported: its position in the user's model, and a name for its value.
         in_float: why the call being imported stays in float32 (`ValueInfo.in_float`); empty if it need not.
+        is_joined: whether that call is one operator with others (`ValueInfo.is_joined`).
     """
 
     def __init__(self, aten: Mapping[str, tuple[Op, Import]]) -> None:
@@ -45,6 +46,7 @@ class Builder:
         self.source = ""
         self.hint = ""
         self.in_float = ""
+        self.is_joined = False
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         """Adds a node and returns the name of its value, whose type follows from its inputs. Raises GraphError if they
@@ -145,6 +147,8 @@ class Builder:
             self.fixed.add(node.output)
         if self.in_float:
             self.graph.values.set(node.output, in_float=self.in_float)
+        if self.is_joined:
+            self.graph.values.set(node.output, is_joined=True)
         self.graph.nodes.append(node)
 
     def constant(self, array: Array, hint: str = "constant") -> str:

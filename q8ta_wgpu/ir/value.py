@@ -20,6 +20,7 @@ class ValueInfo:
             graph were computed from it.
         in_float: why the operator that computes it stays in float32 whatever its operands are; empty if it need not.
         unrounded: why it is not rounded, though it may be; empty for other values.
+        is_joined: whether our quantizer took the call that gives it, and others, for one operator.
     """
 
     given: str = ""
@@ -27,6 +28,7 @@ class ValueInfo:
     fixed: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     in_float: str = ""
     unrounded: str = ""
+    is_joined: bool = False
 
 
 class ValueInfos(dict[str, ValueInfo]):

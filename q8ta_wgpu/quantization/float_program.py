@@ -99,6 +99,11 @@ class FloatProgram:
     unfitted: set[str] = field(default_factory=set)
     transforms: set[str] = field(default_factory=set)
 
+    @property
+    def joined(self) -> set[str]:
+        """The user's calls that are one operator with others."""
+        return {part for parts in self.parts.values() for part, _ in parts}
+
     def readers(self, call: str, value: str) -> list[str]:
         """The user's calls by which a call reads a value: itself, or parts of the operator that it is."""
         return [part for part, name in self.parts.get(call, ()) if name == value] or [call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -218,6 +219,26 @@ def test_qat(vulkan: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         program = torch.export.export(convert_pt2e(prepared), (x,))
     model = compare(program, [x], vulkan)
     assert model.report().float32 == {}
+
+
+def test_factors_and_terms_of_channels_are_one_operator_where_ours_rounded_them_as_one() -> None:
+    """What another quantizer left in float32 between two values became one int8 operator, too."""
+    torch.manual_seed(0)
+    mean, deviation = torch.randn(8, 1, 1), torch.rand(8, 1, 1) + 0.5
+    module = Plain(lambda s, x: s.last((s.first(x) - mean) / deviation), first=conv(3, 8), last=conv(8, 4))
+    x = data(1, 3, 6, 6)
+    for quantizer, wanted in (
+        (Quantizer(), ["q8ta_conv2d", "q8ta_conv2d"]),  # the batch norm joins the sum
+        (xnnpack_quantizer(), ["q8ta_conv2d", "add", "div", "q8ta_conv2d"]),
+    ):
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(convert(module, [x], quantizer), (x,))
+            torch.export.save(program, file := io.BytesIO())
+            file.seek(0)
+            model = q8.compile(torch.export.load(file))
+        found = [node.op for node in model.graph.nodes if node.op not in ("quantize", "dequantize")]
+        assert found == wanted, (found, quantizer)
 
 
 def test_core_aten_linears(vulkan: Device) -> None:

@@ -309,6 +309,22 @@ def test_parameters_of_norms_and_biases_of_a_gemm_are_constants_however_they_are
     assert np.abs(found - expected).max() <= 0.051
 
 
+def test_a_factor_and_a_term_of_channels_stay_what_the_file_has() -> None:
+    """They became a batch norm, an operator that the file does not have."""
+    numbers = np.linspace(-1, 2, 8).astype(np.float32)
+    constants = {"step": np.float32(0.05), "zero": np.int8(3), "factor": numbers + 0.1, "term": numbers[::-1].copy()}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["r"]),
+        helper.make_node("Mul", ["r", "factor"], ["m"]),
+        helper.make_node("Add", ["m", "term"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "step", "zero"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "step", "zero"], ["y"]),
+    ]
+    model = q8.from_onnx(made(nodes, {"x": (5, 8)}, constants))
+    assert [node.op for node in model.graph.nodes] == ["quantize", "q8ta_mul", "q16ta_add", "dequantize"]
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_a_linear_resize_of_integers_is_cut_to_whole_numbers(kind: Any) -> None:
     """As the QOperator form of a U-Net has it, and as ONNX Runtime computes it."""

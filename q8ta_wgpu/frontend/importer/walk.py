@@ -41,6 +41,7 @@ from q8ta_wgpu.frontend.nodes import (
     source_of,
     why_in_float,
 )
+from q8ta_wgpu.frontend.notes import JOINED, noted
 from q8ta_wgpu.importing.builder import Builder, RefusedError
 from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
@@ -211,6 +212,7 @@ class Walk(Builder):
             known = "what reads it is not supported for complex numbers (a result must be torch.view_as_real of them)"
             return self._refused(node, known if node.target in RULES else way)
         self.source, self.hint, self.in_float = source_of(node), node.name, why_in_float(node)
+        self.is_joined = noted(node, JOINED, False)
         try:
             return self._operator(node)
         except (RefusedError, GraphError) as problem:

@@ -21,7 +21,7 @@ from q8ta_wgpu.frontend.nodes import (
     output_axis,
     why_in_float,
 )
-from q8ta_wgpu.frontend.notes import IN_FLOAT, note
+from q8ta_wgpu.frontend.notes import IN_FLOAT, JOINED, note
 from q8ta_wgpu.frontend.pt2e import specs
 from q8ta_wgpu.frontend.pt2e.torchao import ANNOTATION, QuantizationAnnotation, SharedQuantizationSpec
 from q8ta_wgpu.frontend.read_float import float_program
@@ -75,6 +75,8 @@ class Annotations:
         plan = rounding_of(*given, streams=self._streams, kept=kept)
         for call, reason in plan.in_float.items():
             note(self._nodes[call], IN_FLOAT, reason)
+        for call in program.joined:
+            note(self._nodes[call], JOINED, True)
         for (call, name), storage in plan.reads.items():
             if (source := values.get(name)) is not None and is_float(source):
                 for reader in program.readers(call, name):
