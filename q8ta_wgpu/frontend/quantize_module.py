@@ -104,7 +104,8 @@ def quantize(
         example_inputs: positional arguments: float32, integer or bool tensors. They determine the shapes.
         calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes, or
             of any sizes that `dynamic_shapes` allows, or of any batch with `dynamic_batch`. It is iterated once. The
-            first 128 items are held in memory (up to half a gigabyte), later ones one at a time.
+            first 128 items are held in memory (up to half a gigabyte), later ones one at a time. Where results have few
+            numbers, the first 32 are held whatever their size.
         quantizer: ours, or any torchao PT2E quantizer; by default `Quantizer()`.
         dynamic_batch: whether the first dimension of every input is a batch of any size. A session then accepts the
             size that arrives.
