@@ -31,7 +31,7 @@ ENOUGH = 4 * ITEMS
 
 
 def how_many(graph: Graph, first: Mapping[str, Array], quick: bool = False) -> Callable[[int], int]:
-    """How many items are simulated, of how many there are.
+    """A function that says for a number of calibration items how many of them are simulated.
 
     Args:
         graph: the float graph.
