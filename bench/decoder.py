@@ -125,9 +125,11 @@ def part_decoder(options: Options) -> None:
     """Prints milliseconds of a token and of a prefill, and microseconds by kernel, of models that `python -m bench save
     --names decoder decoder4` wrote; writes docs/decoder.json."""
     timed = {"a token": _item(CONTEXT - 1, 1), "512 tokens": _item(0, 512)}
+    saved = {stem: bits for stem, bits in STEMS.items() if any(options.models.glob(f"{stem}.q8ta*"))}
+    print(f"left out, since they are not saved: {', '.join(STEMS.keys() - saved) or 'none'}")
     rows = [
         {"": f"weights of {bits} bits", **_times(options, read(options.models, stem), timed)}
-        for stem, bits in STEMS.items()
+        for stem, bits in saved.items()
     ]
     if torch.cuda.is_available():
         half = module().half().cuda()
