@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MANY_THREADS
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MANY_STRIPS, MANY_THREADS
 from q8ta_wgpu.kernels.product import gemm, gemv, halves, tiled, weighted
 from q8ta_wgpu.kernels.product.units import UNITS
 
@@ -38,10 +38,6 @@ LARGEST_STRIP = "dw_4x4"
 LARGE_STRIPS = ("dw_4x4", "dw_4x2")
 """Strips that load a row at a time. The others load all rows before the first tap, and are written out for GPUs: 3 to
 18 % faster on an H100. 4x2 would take 256 registers instead of 112 by AMD's compiler."""
-
-MANY_STRIPS = MANY_THREADS // 2
-"""From this many threads on a strip of twice as many rows is faster (H100: 3x3 windows with 28 thousand to 61 thousand
-threads)."""
 
 
 def _quads(channels: int) -> int:

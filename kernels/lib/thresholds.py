@@ -37,6 +37,10 @@ MANY_THREADS = 1 << 16
 """Threads that keep a large GPU busy. With fewer, more threads share a row or an image that is averaged, and threads
 take shorter strips of a depthwise or grouped convolution (H200)."""
 
+MANY_STRIPS = MANY_THREADS // 2
+"""From this many threads on a depthwise strip of twice as many rows is faster (H100: 3x3 windows with 28 thousand to 61
+thousand threads)."""
+
 ITEMS = {1: 16, 4: 8}
 """The most items that a thread reads of a row where there are many rows, by the elements of an item (H200)."""
 

@@ -33,7 +33,7 @@ def name_operators(program: FloatProgram) -> None:
     for each in combined(program.graph, channels=True):
         call = program.calls[each.replaced[-1].output]
         parts = [(program.calls[node.output], name) for node in each.replaced for name in node.inputs]
-        program.parts[call] = tuple(dict.fromkeys(parts))
+        program.parts[call] = tuple(dict.fromkeys((*program.parts.get(call, ()), *parts)))
         program.calls |= {node.output: call for node in each.made}
         program.moving.pop(call, None)
         program.paths[call] = tuple(dict.fromkeys(path for part, _ in parts for path in program.paths.get(part, ())))
