@@ -1,1 +1,1 @@
-"""Convolution: matrix products, depthwise strips, grouped convolutions, first layers that read float images, im2col."""
+"""Convolution: matrix products, depthwise strips, grouped convolutions, first layers that read float images."""
