@@ -28,6 +28,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "grouped": ("convolutions", "part_grouped", "grouped convolutions"),
     "transposed": ("convolutions", "part_transposed", "transposed convolutions"),
+    "im2col": ("convolutions", "part_im2col", "windows copied for a product, against a product that gathers them"),
     "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
     "decoder": (
         "decoder",
@@ -37,6 +38,10 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "tokens": ("tokens", "part_tokens", "how often the demo's decoder chooses float's token (needs torch, torchao)"),
     "networks": ("networks", "part_networks", "whole networks: int8, general kernels, float32, end to end"),
     "torch": ("networks", "part_torch", "the same networks in PyTorch CUDA (needs torch and torchvision)"),
+    "upstream-convolution": ("upstream", "part_convolution", "ResNet-50 with kernels by rule and with general ones"),
+    "upstream-gemv": ("upstream", "part_gemv", "matrix-vector kernels against tiles"),
+    "upstream-pixel-shuffle": ("upstream", "part_pixel_shuffle", "pixel_shuffle in int8 against the float chain"),
+    "upstream-clones": ("upstream", "part_clones", "layout transitions with and without fusion"),
     "engines": (
         "engines",
         "part_engines",

@@ -1,4 +1,4 @@
-"""Compares kernels of convolutions: grouped, transposed, first layers that read a float image.
+"""Compares kernels of convolutions: grouped, transposed, im2col, first layers that read a float image.
 
 Kernels of one shape are timed in turns, so that other work on the machine slows all of them alike.
 """
@@ -13,6 +13,7 @@ from q8ta_wgpu.ir.graph import Graph, Node, TensorType
 from q8ta_wgpu.ir.target import SOFTWARE
 from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
+from q8ta_wgpu.passes.use_im2col import rewritable, with_im2col
 from q8ta_wgpu.runtime.device import Device
 from testbed.graphs import candidates, chosen, conv, macs, plan_for, transposed
 
@@ -80,6 +81,38 @@ def part_transposed(options: Options) -> None:
         for inputs, outputs, size, kernel, stride, padding in TRANSPOSED:
             graph = transposed((batch, inputs, size, size), outputs, kernel, stride, padding)
             compare(device, f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}", graph)
+
+
+WINDOWS: tuple[tuple[int, int, int, int, int], ...] = (
+    # channels in, size, channels out, kernel, stride
+    (64, 56, 64, 3, 1),
+    (128, 56, 128, 3, 2),
+    (128, 28, 128, 3, 1),
+    (256, 28, 256, 3, 2),
+    (256, 14, 256, 3, 1),
+    (512, 14, 512, 3, 2),
+    (512, 7, 512, 3, 1),
+)
+"""ResNet-50's 3x3 convolutions."""
+
+
+def part_im2col(options: Options) -> None:
+    """Times im2col and a 1x1 convolution, two dispatches, and the convolution that gathers windows while it loads."""
+    device = options.device
+    for batch in options.batches or BATCHES:
+        for inputs, size, outputs, kernel, stride in WINDOWS:
+            graph = conv((batch, inputs, size, size), outputs, kernel, stride)
+            copied = with_im2col(graph, rewritable(graph))
+            plans = {name: sync_layouts(g, device.target) for name, g in (("one", graph), ("two", copied))}
+            found = compared(
+                {"one": load(graph, device, plans["one"]), "two": load(copied, device, plans["two"])},
+            )
+            used = {name: " + ".join(s.variant.kernel.name for s in plan.steps) for name, plan in plans.items()}
+            print(
+                f"b{batch} {inputs}x{size} {kernel}x{kernel} s{stride} -> {outputs}: one {found['one']:.1f} us "
+                f"({used['one']}), two {found['two']:.1f} us ({used['two']}), ratio {found['two'] / found['one']:.2f}",
+                flush=True,
+            )
 
 
 IMAGES: Mapping[str, tuple[int, int, int, int, int]] = {

@@ -23,16 +23,19 @@ from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
 from q8ta_wgpu.passes.store_states import store_states
 from q8ta_wgpu.passes.strided_attention import strided_attention
+from q8ta_wgpu.passes.use_im2col import use_im2col
 
 LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     # The first convolution reads the float image where quantizing while loading is faster.
     fold_image,
-    # Convolutions read parts of stored tensors, before a cat is split.
+    # Convolutions read parts of stored tensors, before im2col, which stores windows, and before a cat is split.
     fold_moves,
     # Where a convolution reads one value as it is, that may be a gated one.
     fold_stages,
     # A depthwise convolution may make its image by the 1x1 convolution before it.
     fold_expansions,
+    # Convolutions copy windows for a 1x1 convolution where ExecuTorch's rule says so and nothing was measured.
+    use_im2col,
     # A float32 transposed convolution is a convolution of all its phases on software adapters.
     convolve_transposed,
     # The states of a recurrent layer and its last one are made by one dispatch.

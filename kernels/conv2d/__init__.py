@@ -1,1 +1,1 @@
-"""Convolution: matrix products, depthwise strips, grouped convolutions, first layers that read float images."""
+"""Convolution: matrix products, depthwise strips, grouped convolutions, first layers that read float images, im2col."""

@@ -58,6 +58,8 @@ class Target:
         few_cores: whether a few workgroups fill the device. Tiles are then as large as possible, and loading something
             again is faster than a dispatch that prepares it.
         unroll: whether loops are unrolled. Otherwise Mesa's compiler for CPUs keeps local arrays in memory.
+        copies_windows: whether convolutions copy their windows for a 1x1 product where nothing was measured, as
+            ExecuTorch's Vulkan backend has them do on phones (passes/use_im2col.py).
         prologues: whether convolutions compute what they read while they load it, where that is expected to pay
             (passes/fold_moves.py, fold_stages.py, fold_expansions.py). Tuning times a network with and without.
         shuffles: whether eight threads of a workgroup are a subgroup, and exchange values faster than each loads them.
@@ -77,6 +79,7 @@ class Target:
     shares_memory: bool = True
     few_cores: bool = False
     unroll: bool = False
+    copies_windows: bool = False
     prologues: bool = True
     shuffles: bool = False
     matrix_units: tuple[MatrixUnit, ...] = ()

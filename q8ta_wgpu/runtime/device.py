@@ -22,6 +22,9 @@ _LIMITS = {
 }
 """A target's limits by WebGPU's names. Every program needs those of BASELINE."""
 
+PHONES = ("Adreno", "Mali")
+"""Parts of adapters' names. On these, ExecuTorch's rule for im2col was measured (pull request #17568)."""
+
 
 class Device(OpenDevice):
     """An open device with its pipelines and measured rates. Sessions and threads may share it.
@@ -98,6 +101,7 @@ class Device(OpenDevice):
             found,
             packed_dot=fast,
             fast_dot=fast,
+            copies_windows=any(family in self.name for family in PHONES),
             matrix_units=self.engine.matrix_units(self.wgpu.adapter),
         )
 

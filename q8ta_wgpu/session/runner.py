@@ -193,7 +193,7 @@ class Runner:
             return programs.shared(graph, target, layouts, linked, notes)
         from q8ta_wgpu.tuning import tuner
 
-        forms = [lower(graph, replace(target, prologues=fused)) for fused in (True, False)]
+        forms = [lower(graph, replace(target, copies_windows=False, prologues=fused)) for fused in (True, False)]
         self.tuning = tuner.tune(forms, device, layouts, update)
         return programs.built(graph, target, (self.tuning.graph, self.tuning.plan), linked, notes)
 

@@ -6,7 +6,8 @@ For each distinct call of a graph the candidates are all kernels that can run it
 * each layout that occurs in that plan, for all operands and the result alike. An operand that the kernel accepts in
   only one layout has that one. (Under 'greedy' the layouts are fixed, so there are no others.)
 
-A network is timed with and without prologues.
+Convolutions that can be split into im2col and a 1x1 convolution (passes/use_im2col.py) are timed both ways, and so is a
+network with and without prologues.
 
 Times are converted to the bytes that a copy moves meanwhile and replace the estimates of `layout_sync.cost`. Then
 layout sync plans again. Transitions are measured when a plan uses them, until all dispatches of the plan are measured.
@@ -16,6 +17,7 @@ All kernels give the same bytes, so tuning changes only the speed of a network.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import fitting
+from q8ta_wgpu.passes.use_im2col import by_rule, rewritable, with_im2col
 from q8ta_wgpu.program import link
 from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.device import Device
@@ -49,7 +52,8 @@ def tune(forms: Sequence[Graph], device: Device, layouts: str = "optimal", progr
     Times are stored in the user's cache for the adapter. Only those that are not there are measured.
 
     Args:
-        forms: the network lowered for the device: as the rules have it, then in other forms.
+        forms: the network lowered for the device, with every convolution in one dispatch: as the rules have it, then
+            in other forms.
         device: the device to time on.
         layouts: the policy of layout sync. Under 'greedy', layouts stay those of the sweep.
         progress: called with (candidates timed, candidates to time as far as known, operator) before each call is
@@ -140,13 +144,15 @@ class _Tuner:
     def run(self) -> Tuning:
         """Measures and plans in turns, until all dispatches of the plan are measured."""
         first = self.forms[0]
-        rules = sync_layouts(first, self.target, self.policy)
+        rules = sync_layouts(with_im2col(first, by_rule(first, self.target)), self.target, self.policy)
         try:
             if COPY_KEY not in self.cache.times:
                 self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
             self.known.add(COPY_KEY)
-            forms = [first, *(form for form in self.forms if form.nodes != first.nodes)]
-            plan, graph = min(((self._measured_plan(form), form) for form in forms), key=lambda made: made[0].cost)
+            found = [
+                made for form in self.forms if form is first or form.nodes != first.nodes for made in self._plans(form)
+            ]
+            plan, graph = min(found, key=lambda made: made[0].cost)
         finally:
             if self.timed:
                 self.cache.save()
@@ -167,6 +173,13 @@ class _Tuner:
             note=self.cache.note,
         )
 
+    def _plans(self, graph: Graph) -> list[tuple[Plan, Graph]]:
+        """The best plans of a form of the network by measured times, each with its graph: with the convolutions split
+        that the rule splits, and with those that are faster so."""
+        self._measure(list(self._groups(graph, sync_layouts(graph, self.target, self.policy)).values()))
+        graphs = [with_im2col(graph, by_rule(graph, self.target)), with_im2col(graph, self._to_split(graph))]
+        return [(self._measured_plan(g), g) for g in graphs[: 1 if graphs[0].nodes == graphs[1].nodes else 2]]
+
     def _groups(self, graph: Graph, rules: Plan) -> dict[Call, _Group]:
         """The distinct calls of a graph, and of the transitions in its plan."""
         uniform = tuple(dict.fromkeys(rules.layouts.values())) if self.policy == "optimal" else ()
@@ -180,9 +193,27 @@ class _Tuner:
             self.favoured.add((step.call, step.variant))
         return found
 
+    def _to_split(self, whole: Graph) -> list[str]:
+        """Results of the convolutions of a graph to split into im2col and a 1x1 convolution: if both ways are measured,
+        those that are faster so; else those of the rule."""
+        single = {node.output: whole.call(node) for node in whole.nodes}
+        if not (names := list(rewritable(whole))):
+            return []
+        graph = with_im2col(whole, names)
+        groups = self._groups(graph, sync_layouts(graph, self.target, self.policy))
+        producers = {node.output: node for node in graph.nodes}
+        pairs = {name: [graph.call(producers[n]) for n in (producers[name].inputs[0], name)] for name in names}
+        self._measure([groups[call] for call in dict.fromkeys(itertools.chain(*pairs.values()))])
+        split = set(by_rule(whole, self.target))
+        for name, pair in pairs.items():
+            one, *two = (min(self.microseconds.get(call, {}).values(), default=None) for call in (single[name], *pair))
+            if one is not None and None not in two:
+                faster = sum(us for us in two if us is not None) < (1 - MARGIN) * one
+                split = split | {name} if faster else split - {name}
+        return sorted(split)
+
     def _measured_plan(self, graph: Graph) -> Plan:
-        """The best plan of a form of the network by measured times, its transitions measured, too."""
-        self._measure(list(self._groups(graph, sync_layouts(graph, self.target, self.policy)).values()))
+        """The best plan by measured times, its transitions measured, too."""
         plan = self._plan(graph)
         while missing := self._missing(plan):
             self._measure(missing)

@@ -45,7 +45,7 @@ class Tuning:
 
     Attributes:
         device: the adapter's name.
-        graph: the graph of `plan`.
+        graph: the graph of `plan`. Some of its convolutions may be two dispatches (passes/use_im2col.py).
         rules: the plan by estimates.
         plan: the plan by measurement.
         microseconds: time of each candidate, by call and variant.

@@ -24,6 +24,7 @@ INT8 = [op for op in ONE_BY_ONE if op.int8]
 WEIGHTED = [op for op in INT8 if isinstance(op.int8, WeightedSum)]
 
 WITHOUT = {
+    "q8ta_im2col": "windows for a product: tests/passes/test_im2col.py compares both with the convolution",
     "q8ta_conv2d_image": "quantize and q8ta_conv2d in one: test_image.py compares it with the two",
     "q8ta_conv2d_parts": "moves and q8ta_conv2d in one: test_prologues.py compares it with them",
     "q8ta_conv2d_expanded": "two q8ta_conv2d in one: test_expanded.py compares it with the two",

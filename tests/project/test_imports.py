@@ -64,6 +64,7 @@ ROOMS: dict[str, set[str]] = {
         "passes.fold_expansions",
         "passes.fold_moves",
         "passes.fold_stages",
+        "passes.use_im2col",
         "passes.plan",
     }
     | REWRITING,
@@ -73,6 +74,7 @@ ROOMS: dict[str, set[str]] = {
     "passes.fold_stages": TABLE | {"kernels.lib", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
     "passes.fold_expansions": TABLE
     | {"kernels.conv2d", "kernels.epilogue", "kernels.lib", "passes.fold_moves", "passes.rewriter"},
+    "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # calls of aten and ONNX to operators of the table
     "importing": GRAPH | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},
     # torch: module to plain program to graph, and back to where it is rounded
@@ -120,7 +122,7 @@ ROOMS: dict[str, set[str]] = {
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
     "runtime": IR | {"program", "progress", "writing"},
-    "tuning": TABLE | {"kernels.product", "passes.layout_sync", "program", "progress", "runtime"},
+    "tuning": TABLE | {"kernels.product", "passes.use_im2col", "passes.layout_sync", "program", "progress", "runtime"},
     "drawings": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
     | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tuning", "session", "drawings"}
