@@ -107,12 +107,9 @@ def without_values(x: torch.Tensor) -> str:
     return "empty" if not x.numel() else str(x.layout) if x.layout != torch.strided else ""
 
 
-def calibration_item(
-    item: Any, index: int, wanted: Tensors, sizes: Dimensions | None = None, any_batch: bool = False
-) -> Tensors:
+def calibration_item(item: Any, index: int, wanted: Tensors, sizes: Dimensions | None = None) -> Tensors:
     """The arguments of one calibration item, after checking number, shapes and finite values against the example.
-    `sizes`: those that inputs may have. `any_batch`: whether their first dimension may have any size. Raises
-    InputError."""
+    `sizes`: those that inputs may have. Raises InputError."""
     if not isinstance(item, (torch.Tensor, tuple, list)):
         raise InputError(f"calibration item {index} is {type(item).__name__}: give a torch tensor or a tuple of them")
     arguments = (item,) if isinstance(item, torch.Tensor) else tuple(item)
@@ -122,7 +119,6 @@ def calibration_item(
             "each item as a tuple of what the module takes (of images with labels: [image for image, _ in loader])"
         )
     free = {(number, dim) for number, dim, _ in sizes.sizes} if sizes is not None else set()
-    free |= {(number, 0) for number in range(len(wanted)) if any_batch}
     for number, (argument, one) in enumerate(zip(arguments, wanted, strict=True)):
         if isinstance(argument, torch.Tensor) and (kind := without_values(argument)):
             raise InputError(f"calibration item {index} is {kind}: give a dense tensor with values")
@@ -158,27 +154,19 @@ def is_like(value: Any, dtype: torch.dtype, sizes: Sequence[int | None]) -> bool
     return all(size in (None, found) for size, found in zip(sizes, value.shape, strict=True))
 
 
-def listed(sizes: Iterable[int | None]) -> str:
-    """Sizes as text."""
-    return f"({', '.join('any' if size is None else str(size) for size in sizes)})"
-
-
 def check_arguments(values: Sequence[Any], wanted: Sequence[Any]) -> None:
-    """Raises InputError unless arguments have the dtypes and sizes with which a program was exported. A dynamic batch
-    must have the same size in all of them. Numbers must have the same value."""
-    batches: dict[str, int] = {}
+    """Raises InputError unless arguments have the dtypes and sizes with which a program was exported. Numbers must have
+    the same value."""
     for position, (value, like) in enumerate(zip(values, wanted, strict=True)):
         if not isinstance(like, torch.Tensor):
             if getattr(value, "shape", ()) or value != like:  # comparing an array gives no single bool
                 raise InputError(f"argument {position} must be {shown(like)}, found {shown(value)}")
             continue
-        sizes = [d if isinstance(d, int) else batches.get(str(d)) for d in like.shape]
-        if not is_like(value, like.dtype, sizes):
+        if not is_like(value, like.dtype, like.shape):
             found = described([value]) if isinstance(value, torch.Tensor) else shown(value)
             if isinstance(value, np.ndarray):
                 found = f"a numpy array {described([value])}: write torch.from_numpy(x)"
-            raise InputError(f"argument {position} must be {like.dtype} {listed(sizes)}, found {found}")
-        batches.update({str(d): n for d, n in zip(like.shape, value.shape, strict=True) if not isinstance(d, int)})
+            raise InputError(f"argument {position} must be {described([like])}, found {found}")
 
 
 def described(tensors: Iterable[torch.Tensor | NDArray[Any]]) -> str:

@@ -178,12 +178,10 @@ def _check_inputs(exported: ExportedProgram, example: checks.Tensors) -> None:
     if len(example) != len(wanted):
         raise InputError(f"expected {counted(len(wanted), 'input')}, found {len(example)}")
     for index, (x, one) in enumerate(zip(example, wanted, strict=True)):
-        sizes = [size if isinstance(size, int) else None for size in one.shape]
-        if not checks.is_like(x, one.dtype, sizes):
-            wanted_one = f"{one.dtype} {checks.listed(sizes)}"
+        if not checks.is_like(x, one.dtype, one.shape):
             raise InputError(
-                f"input {index} is {checks.described([x])}, the program was exported for {wanted_one}: give inputs of "
-                "that size, or quantize with dynamic_batch=True or dynamic_shapes for others"
+                f"input {index} is {checks.described([x])}, the program was exported for {checks.described([one])}: "
+                "give inputs of that size, or quantize with dynamic_batch=True or dynamic_shapes for others"
             )
         if not torch.isfinite(x).all():
             raise InputError(f"input {index} holds NaN or infinity, beside which no noise is measured: clean it")
@@ -194,7 +192,7 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
     signature = exported.graph_signature
     names, changed = list(signature.buffers_to_mutate.values()), changed_buffers(module, calls[0])
     initial = tuple(exported.state_dict[name] for name in names)
-    source, program = Traceable.exported(module, calls[0], changed, bool(exported.range_constraints) and not names)
+    source, program = Traceable.exported(module, calls[0], changed)
     if names != (source.states.names if source.states else []):
         raise InputError(_ANOTHER)
     graph = source.folded(program)
@@ -237,11 +235,9 @@ def _integer_values(
 ) -> tuple[Graph, dict[str, str], list[Values]]:
     """The runnable graph, in which the result of each quantize is a value of its own, what the user's program calls
     its values, and these in each call."""
-    graph, structure = import_program(exported)
+    graph, _ = import_program(exported)
     names = user_names(graph)
     graph = run_passes(graph, [step for step in PASSES if step is not fold_epilogues])
-    if graph.batched:
-        graph = Model(graph, structure).reshape(*(tuple(x.shape) for x in calls[0])).graph
     held, found = reference.initial_states(graph), list[Values]()
     for call in calls:
         inputs = {n: graph.stored(n, x.numpy()) for n, x in zip(graph.arguments, call, strict=True)}

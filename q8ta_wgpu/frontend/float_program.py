@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from q8ta_wgpu.errors import InputError, UnsupportedError
+from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.checks import Tensors
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States, unchanged
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.editor import name_of
-from q8ta_wgpu.frontend.export.folding import fold, fold_batches
+from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.norms import fold_norms
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.refusals import check_changes, check_floats, check_random, untraceable
@@ -39,55 +37,49 @@ class Traceable:
         module: a module without side effects: states are its last inputs, and it returns (results, new states).
         inputs: an example of its inputs.
         states: the buffers that are the last inputs; None if there are none.
-        any_batch: whether the first dimension of every input is a batch of any size.
     """
 
     module: torch.nn.Module
     inputs: Tensors
     states: States | None = None
-    any_batch: bool = False
 
     @staticmethod
     def exported(
-        module: torch.nn.Module, example: Tensors, changed: Sequence[str], any_batch: bool = False, whole: bool = True
+        module: torch.nn.Module, example: Tensors, changed: Sequence[str], whole: bool = True
     ) -> tuple[Traceable, ExportedProgram]:
         """A module for inputs like an example, and its program. Of the buffers that it changes, those become states
         whose values may differ after a call.
 
-        Raises as `program`, and UnsupportedError for states of a module with a batch of any size, or of one that only
-        partly runs on the device.
+        Raises as `program`, and UnsupportedError for states of a module that only partly runs on the device.
         """
         states = States(module, changed, example) if changed else None
-        source = Traceable._of(module, example, states, any_batch)
+        source = Traceable._of(module, example, states)
         program = source.program(whole)
         if states is not None and (same := [changed[i] for i in unchanged(program, len(changed))]):
             states = States(module, [name for name in changed if name not in same], example, same)
-            source = Traceable._of(module, example, states, any_batch)
+            source = Traceable._of(module, example, states)
             program = source.program(whole)
-        if source.states is not None and (any_batch or not whole):
-            option = "dynamic_batch" if whole else 'unsupported="torch"'
+        if source.states is not None and not whole:
             raise UnsupportedError(
                 f"the module changes its buffers {', '.join(source.states.names)}, which stay on the device from call "
-                f"to call: with {option} nothing does, so make them inputs and results"
+                'to call: with unsupported="torch" nothing does, so make them inputs and results'
             )
         return source, program
 
     @staticmethod
-    def _of(module: torch.nn.Module, example: Tensors, states: States | None, any_batch: bool) -> Traceable:
+    def _of(module: torch.nn.Module, example: Tensors, states: States | None) -> Traceable:
         if states is not None and states.names:
             return Traceable(states.functional, (*example, *states.initial), states)
-        module = module if states is None else states.functional
-        return Traceable(module, _batched(example) if any_batch else example, None, any_batch)
+        return Traceable(module if states is None else states.functional, example)
 
     def program(self, whole: bool = False, inputs: Tensors | None = None) -> ExportedProgram:
         """The exported module without in-place operators, for other inputs than the example if `inputs` is passed.
         Raises UnsupportedError if it changes other things than states; with `whole`, also for what `compile` would
         refuse."""
         inputs = self.inputs if inputs is None else inputs
-        shapes = _batch_shapes(self.module, inputs) if self.any_batch else None
         try:
             with torch_lock():
-                program = traced(lambda: torch.export.export(self.module, inputs, dynamic_shapes=shapes))
+                program = traced(lambda: torch.export.export(self.module, inputs))
                 remove_no_ops(program)
                 rewrite(program)
                 if not is_plain(program):
@@ -110,8 +102,6 @@ class Traceable:
                 node._rename(name_of(node.target))
         if self.states:
             mark_states(graph, len(self.states.names))
-        if program.range_constraints:
-            fold_batches(graph)
         if whole:
             check_floats(graph)
         return graph
@@ -122,21 +112,3 @@ class Traceable:
         graph = self.folded(self.program(False, inputs))
         fold_norms(graph)
         return graph
-
-
-def _batched(example: Sequence[torch.Tensor]) -> Tensors:
-    """Inputs with a batch of at least two, since one would be traced as a fixed size."""
-    if any(x.dim() == 0 for x in example):
-        raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
-    return tuple(torch.cat([x, x]) if x.shape[0] == 1 else x for x in example)
-
-
-def _batch_shapes(module: torch.nn.Module, arguments: Tensors) -> Any:
-    """torch's dynamic shapes of arguments that share a batch; a module's `*args` are one entry of them."""
-    batch = torch.export.Dim("batch")
-    shapes: list[Any] = [{0: batch} for _ in arguments]
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-        shapes[named:] = [tuple(shapes[named:])]
-    return tuple(shapes)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from q8ta_wgpu.frontend.nodes import integer, kind, why_in_float
+from q8ta_wgpu.frontend.nodes import kind, why_in_float
 from q8ta_wgpu.ir.int8 import Moves
 
 _aten = torch.ops.aten
@@ -18,8 +18,7 @@ _aten = torch.ops.aten
 def moves(node: Node) -> bool:
     """Whether a call only moves the elements of one tensor."""
     int8 = kind(node)
-    tensors = [n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), torch.SymInt)]
-    return isinstance(int8, Moves) and not int8.fill and len(tensors) == 1 and not why_in_float(node)
+    return isinstance(int8, Moves) and not int8.fill and len(node.all_input_nodes) == 1 and not why_in_float(node)
 
 
 def indices_along(shape: Sequence[int], axis: int) -> Tensor:
@@ -38,7 +37,7 @@ def along(indices: Tensor, axis: int) -> Tensor | None:
 
 def moved(node: Node, source: Node, indices: Tensor) -> Iterator[tuple[Node, Tensor]]:
     """The results of a call that reads `source`: each with the element of `indices` at every element's source."""
-    result = result_of(node, {n: indices if n is source else integer(n.meta["val"]) for n in node.all_input_nodes})
+    result = result_of(node, {source: indices})
     if isinstance(result, Tensor):
         yield node, result
     else:

@@ -103,12 +103,11 @@ def quantize(
         module: in eval mode.
         example_inputs: positional arguments: float32, integer or bool tensors. They determine the shapes.
         calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes, or
-            of any sizes that `dynamic_shapes` allows, or of any batch with `dynamic_batch`. It is iterated once. The
+            of any sizes that `dynamic_shapes` allows. It is iterated once. The
             first 128 items are held in memory (up to half a gigabyte), later ones one at a time. Where results have few
             numbers, the first 32 are held whatever their size.
         quantizer: ours, or any torchao PT2E quantizer; by default `Quantizer()`.
-        dynamic_batch: whether the first dimension of every input is a batch of any size. A session then accepts the
-            size that arrives.
+        dynamic_batch: whether the first dimension of every input is a batch of any size: `dynamic_shapes` that name it.
         progress: whether to show a progress bar, from export to quantized weights, on stderr if that is a terminal.
         unsupported: what to do with operators that `compile` would refuse: 'error', or 'torch', which leaves them as
             they are for `compile(..., unsupported="torch")`. Inputs may then have any dtype.
@@ -150,11 +149,8 @@ def quantize(
     check_switch("dynamic_batch", dynamic_batch)
     whole = checks.is_whole(unsupported)
     example, items = checks.example(example_inputs, whole), check_items(calibration)
-    sizes = None if dynamic_shapes is None else dimensions(module, example, dynamic_shapes)
-    if sizes is not None and (dynamic_batch or not whole):
-        other = "dynamic_batch (name the batch there)" if dynamic_batch else 'unsupported="torch"'
-        raise InputError(f"dynamic_shapes is not for {other}")
-    asked = _Asked(module, example, items, quantizer or Quantizer(), dynamic_batch, whole)
+    sizes = _sizes(module, example, dynamic_batch, dynamic_shapes, whole)
+    asked = _Asked(module, example, items, quantizer or Quantizer(), whole)
     device = example[0].device if example else None
     with computing(device), quietly(), bar("quantizing", shown=progress) as update:
         program, problem = _quantized(asked, sizes, update)
@@ -171,7 +167,6 @@ class _Asked:
     example: checks.Tensors
     items: Iterable[Any]
     quantizer: Quantizer | TorchaoQuantizer
-    any_batch: bool
     whole: bool
 
     @property
@@ -179,6 +174,23 @@ class _Asked:
         """The quantizer if it is ours and not for training: what is rounded is then decided on the graph. A class that
         inherits from it may annotate in its own way."""
         return self.quantizer if type(self.quantizer) is Quantizer and not self.quantizer.qat else None
+
+
+def _sizes(
+    module: torch.nn.Module, example: checks.Tensors, dynamic_batch: bool, dynamic_shapes: Any, whole: bool
+) -> Dimensions | None:
+    """The sizes that inputs may have; None if they have one. Raises InputError for options that exclude each other."""
+    if dynamic_shapes is None and not dynamic_batch:
+        return None
+    if dynamic_shapes is not None and dynamic_batch:
+        raise InputError("dynamic_shapes is not for dynamic_batch (name the batch there)")
+    if not whole:
+        option = "dynamic_batch" if dynamic_batch else "dynamic_shapes"
+        raise InputError(f'{option} is not for unsupported="torch", whose pieces have the sizes of the example')
+    if dynamic_batch and any(x.dim() == 0 for x in example):
+        raise InputError("dynamic_batch needs inputs with a first dimension, found a scalar")
+    batch = [{0: torch.export.Dim("batch")} for _ in example] if dynamic_batch else dynamic_shapes
+    return dimensions(module, example, batch)
 
 
 def _quantized(
@@ -191,7 +203,7 @@ def _quantized(
         update(0, shown, "exporting the module")
         module, changed = _own(asked, stack)
         example = asked.example if sizes is None else _enlarged(module, asked.example, sizes, not changed)
-        source, program = Traceable.exported(module, example, changed, asked.any_batch, asked.whole)
+        source, program = Traceable.exported(module, example, changed, asked.whole)
         states = source.states
         update(1, shown, "folding constants and batch norms")
         graph = source.folded(program, asked.whole)
@@ -237,7 +249,7 @@ def _checked(asked: _Asked, states: States | None, follows: _Following | None) -
     """The items of the calibration, with the states before each. Each is checked when it is taken: tables may have
     limited the sizes by then."""
     items = (
-        checks.calibration_item(item, i, asked.example, follows.sizes if follows else None, asked.any_batch)
+        checks.calibration_item(item, i, asked.example, follows.sizes if follows else None)
         for i, item in enumerate(aloud(asked.items))
     )
     return iter(states.carried(items, asked.module) if states else items)
@@ -313,7 +325,7 @@ def _fixed(
     free = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
     for index, x in enumerate(source.inputs):
         of_state = source.states is not None and index >= len(source.inputs) - len(source.states.names)
-        free |= {(index, dim) for dim in range(x.dim()) if of_state or (source.any_batch and dim == 0)}
+        free |= {(index, dim) for dim in range(x.dim()) if of_state}
     with quietly():
         module = source.module if source.states is None else None
         trace = lambda x: source.folded(source.program(inputs=x))  # noqa: E731

@@ -183,11 +183,14 @@ def test_dynamic_batch_takes_the_size_it_was_exported_with() -> None:
     assert model.reshape((5, 3, 5, 5)).graph.types[model.graph.outputs[0]].shape == (5, 4, 5, 5)
 
 
-def test_other_dynamic_dimensions() -> None:
-    height = torch.export.Dim("height", min=4, max=64)
-    program = torch.export.export(conv(3, 4).eval(), (data(2, 3, 8, 5),), dynamic_shapes=({2: height},))
-    with pytest.raises(q8.UnsupportedError, match=r"dimensions \[2\] are dynamic"):
-        q8.compile(program)
+def test_other_dimensions_that_torch_names() -> None:
+    height, module, x = torch.export.Dim("height", min=4, max=64), conv(3, 4).eval(), data(2, 3, 11, 5)
+    program = torch.export.export(module, (data(2, 3, 8, 5),), dynamic_shapes=({2: height},))
+    session = q8.Session(q8.compile(program), "reference")
+    np.testing.assert_allclose(session(x), module(x).detach(), atol=1e-5)
+    twice = torch.export.export(module, (data(2, 3, 8, 5),), dynamic_shapes=({2: 2 * height},))
+    with pytest.raises(q8.UnsupportedError, match=r"has the size 2\*.*: export one size, and use model.reshape"):
+        q8.compile(twice)
 
 
 def test_inputs_of_another_float() -> None:

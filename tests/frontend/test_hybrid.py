@@ -131,7 +131,7 @@ class Words(nn.Module):
 
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
-    return quantized(Words(), words(2), dynamic_batch=True)
+    return quantized(Words(), words(2))
 
 
 def words(batch: int) -> Tensor:
@@ -139,18 +139,17 @@ def words(batch: int) -> Tensor:
 
 
 def test_doubles_stay_in_torch(program: torch.export.ExportedProgram, vulkan: Device) -> None:
-    """A batch of any size, on the device."""
+    """On the device."""
     with q8.compile(program, unsupported="torch", device=vulkan) as made:
         assert made.pieces[0].session.device is vulkan
         assert not made.state_dict()
         check(program, made, words(2))
-        check(program, made, words(3))
         text = str(made.report())
         assert text.startswith("1 piece on the GPU") and "sym_size" not in text
         assert "aten.embedding.default" not in text and "it computes in torch.float64" in text
         assert made.report().macs == (2 * 5 * 16 * 8, 2 * 5 * (16 * 8 + 5 * 8))
         for wrong in (words(2)[:, :4], words(2).float(), "words"):
-            with pytest.raises(q8.InputError, match=r"argument 0 must be torch.int64 \(.*, 5\), found"):
+            with pytest.raises(q8.InputError, match=r"argument 0 must be torch.int64 \(2, 5\), found"):
                 made(wrong)
         with pytest.raises(q8.InputError, match=r"found a numpy array int64 \(2, 5\): write torch.from_numpy\(x\)$"):
             made(words(2).numpy())

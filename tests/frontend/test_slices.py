@@ -181,11 +181,11 @@ def test_an_attention_reads_parts_of_other_zero_points() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def apart(function: Callable[..., object], dynamic: bool = False) -> int:
+def apart(function: Callable[..., object]) -> int:
     """How many slices a linear's result is taken apart into."""
     x = data(2, 7, 16)
     module = Plain(lambda s, x: function(s.qkv(x)), qkv=joint(48)).eval()
-    graph = Traceable(module, (x,), any_batch=dynamic).graph()
+    graph = Traceable(module, (x,)).graph()
     Quantizer(precision="int8").transform_for_annotation(graph)
     imported = import_float(graph).graph
     (linear,) = (node for node in imported.nodes if node.op == "linear")
@@ -194,7 +194,6 @@ def apart(function: Callable[..., object], dynamic: bool = False) -> int:
 
 def test_forms() -> None:
     assert [apart(form) for form in (stacked, indexed, chunked, uneven, normalized, gated)] == [3, 3, 3, 3, 3, 2]
-    assert apart(stacked, dynamic=True) == apart(normalized, dynamic=True) == 3
 
 
 def test_what_is_joined_read_whole_or_shared_has_one_scale() -> None:

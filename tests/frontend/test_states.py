@@ -236,11 +236,16 @@ def test_a_roll_may_follow_from_a_size_so_it_makes_a_state() -> None:
     assert list(q8.compile(q8.quantize(module, items[:1], items, progress=False)).graph.buffers) == ["table"]
 
 
-def test_a_batch_of_any_size_takes_copies_and_no_states() -> None:
+def test_a_batch_of_any_size_takes_copies_and_states() -> None:
     items = [data(2, 8, seed=i) for i in range(8)]
     module = _Copied(COPIES["clone"]).eval()
     model = q8.compile(q8.quantize(module, items[:1], items, progress=False, dynamic_batch=True))
     assert q8.Session(model, "reference")(data(5, 8)).shape == (5, 8)
-    for moved in (lambda table: table.roll(1, 0), lambda table: table * 1.5, lambda table: table.t().contiguous()):
-        with pytest.raises(UnsupportedError, match=r"changes its buffers table, .* with dynamic_batch nothing does"):
-            q8.quantize(_Copied(_renewed(moved)).eval(), items[:1], items, progress=False, dynamic_batch=True)
+    for moved in (lambda table: table.roll(1, 0), lambda table: table * 1.1):
+        renewed = _Copied(_renewed(moved)).eval()
+        session = q8.Session(
+            q8.compile(q8.quantize(renewed, items[:1], items, progress=False, dynamic_batch=True)), "reference"
+        )
+        with torch.no_grad():
+            for x in (data(5, 8), data(1, 8)):
+                assert np.abs(session(x) - renewed(x).numpy()).max() < 0.1  # of values up to 10

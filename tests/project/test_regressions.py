@@ -185,13 +185,13 @@ def test_a_dynamic_batch_may_shape_views() -> None:
     assert q8.Session(model, "reference")(np.zeros((3, 4, 5), np.float32)).shape == (3, 20)
 
 
-def test_a_dynamic_batch_as_a_number_is_refused() -> None:
-    batch = torch.export.Dim("batch", min=1, max=16)
-    program = torch.export.export(
-        Net(lambda s, x: x + x.shape[0]), (torch.randn(2, 4),), dynamic_shapes={"x": {0: batch}}
-    )
-    with pytest.raises(q8.UnsupportedError, match="size of a dynamic batch"):
-        q8.compile(program)
+def test_a_dynamic_batch_as_a_number_follows_the_batch() -> None:
+    batch, module = torch.export.Dim("batch", min=1, max=16), Net(lambda s, x: x + x.shape[0])
+    program = torch.export.export(module, (torch.randn(2, 4),), dynamic_shapes={"x": {0: batch}})
+    session = q8.Session(q8.compile(program), "reference")
+    for size in (1, 3, 16):
+        x = torch.randn(size, 4)
+        np.testing.assert_array_equal(session(x), module(x))
 
 
 def test_bad_arguments_of_quantize_are_named() -> None:

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import UnsupportedError, one_line
-from q8ta_wgpu.frontend.export.editor import call, new_constant
+from q8ta_wgpu.frontend.export.editor import new_constant
 from q8ta_wgpu.frontend.nodes import (
     QDQ,
     constant,
@@ -130,56 +130,3 @@ def float_constants(module: GraphModule) -> None:
         made = new_constant(module, node, f"_float_{node.name}", value.float())
         for user in users:
             user.replace_input_with(node, made)
-
-
-def fold_batches(module: GraphModule) -> None:
-    """Computes values that depend only on attributes and the size of a dynamic batch (a class token, positions, zeros)
-    once, for one image, and repeats them for the batch. They are computed for two sizes, which must agree. A mask is
-    not repeated, since attention does that. Neither is one number for all elements if its readers broadcast it."""
-    nodes = module.graph.nodes
-    sizes = [n for n in nodes if str(n.target) == "aten.sym_size.int" and _is_batch(n)]
-    known = {n: constant(module, n) for n in nodes if n.op == "get_attr"}
-    small, large = (computed(module.graph, {**known, **dict.fromkeys(sizes, size)}) for size in (2, 3))
-    made_of = _made_of(small)
-    for node, value in small.items():
-        if node in known or node in sizes or all(user in small for user in node.users):
-            continue
-        attends = all(str(user.target) == "aten.scaled_dot_product_attention.default" for user in node.users)
-        axis = _repeats(value, large[node]) if isinstance(value, torch.Tensor) else None
-        if axis is not None:
-            one = value.narrow(axis, 0, 1)
-            is_number = bool((one == one.flatten()[0]).all()) and all(_broadcasts(user, node) for user in node.users)
-            if is_number:
-                one = one[(slice(1),) * one.dim()]
-            folded = new_constant(module, node, f"_folded_{node.name}", one.detach().clone())
-            note(folded, MADE_OF, made_of[node])
-            if not (attends or is_number):
-                shape = [*value.shape[:axis], sizes[0], *value.shape[axis + 1 :]]
-                folded = call(node, torch.ops.aten.expand.default, folded, shape, value=node.meta["val"])
-            node.replace_all_uses_with(folded)
-    module.graph.eliminate_dead_code()
-
-
-def _broadcasts(reader: Node, node: Node) -> bool:
-    """Whether a call gives the same result with one element of a value, since another operand has all dimensions."""
-    target, shape = reader.target, str(getattr(reader.meta.get("val"), "shape", None))
-    others = [n.meta["val"] for n in reader.all_input_nodes if n is not node]
-    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
-    return pointwise and any(str(getattr(other, "shape", None)) == shape for other in others)
-
-
-def _is_batch(node: Node) -> bool:
-    """Whether a size is that of an input's first dimension."""
-    source, dim = node.args
-    return isinstance(source, Node) and source.op == "placeholder" and bool(dim == 0)
-
-
-def _repeats(small: torch.Tensor, large: torch.Tensor) -> int | None:
-    """The dimension along which values for batches of 2 and 3 repeat one value; None if there is none."""
-    axes = [axis for axis, sizes in enumerate(zip(small.shape, large.shape, strict=False)) if sizes == (2, 3)]
-    for axis in axes[:1]:
-        one = small.narrow(axis, 0, 1)
-        same = large.shape == (*small.shape[:axis], 3, *small.shape[axis + 1 :])
-        if same and bool((small == one).all() and (large == one).all()):
-            return axis
-    return None

@@ -64,7 +64,7 @@ def partition(module: GraphModule) -> Partitioned:
     for node in fused.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             count -= macs.get(node.name, 0)
-            if not is_qdq(node) and not isinstance(node.meta.get("val"), torch.SymInt):
+            if not is_qdq(node):
                 rest.add_node(refused.get(node.name, SMALL), node)
     return Partitioned(fused, graphs, rest, (count, sum(macs.values())))
 
@@ -120,15 +120,14 @@ def _spread(piece: GraphModule, refused: Mapping[str, str]) -> dict[str, str]:
 
 
 def _copy_for_each_user(module: GraphModule) -> None:
-    """Copies constants, and sizes of a dynamic batch, for every node that reads them, so that none of them are passed
-    between pieces."""
+    """Copies constants for every node that reads them, so that none of them are passed between pieces."""
     fixed: set[Node] = set()
     for node in module.graph.nodes:
         inputs = node.all_input_nodes
         if node.op == "get_attr" or (node.op == "call_function" and inputs and fixed.issuperset(inputs)):
             fixed.add(node)
     for node in reversed(module.graph.nodes):
-        if node in fixed or (node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)):
+        if node in fixed:
             for user in list(node.users)[1:]:
                 with module.graph.inserting_before(user):
                     user.replace_input_with(node, module.graph.node_copy(node))

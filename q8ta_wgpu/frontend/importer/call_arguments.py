@@ -1,5 +1,5 @@
 """The operator that a call is imported as, and its arguments as importer functions take them. In a graph, bools and
-indices are float32 numbers, and a dynamic batch has the size of the example."""
+indices are float32 numbers."""
 
 from __future__ import annotations
 
@@ -12,29 +12,22 @@ from torch.fx import Node
 
 from q8ta_wgpu.frontend.export.recurrent_layers import is_recurrent
 from q8ta_wgpu.frontend.importer.integer_ranges import is_integer
-from q8ta_wgpu.frontend.nodes import integer, is_float, named_arguments
+from q8ta_wgpu.frontend.nodes import is_float, named_arguments
 from q8ta_wgpu.frontend.notes import SHIFTS, noted
 from q8ta_wgpu.importing.builder import RefusedError
-
-_VIEWS = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 
 
 def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
     """A call's arguments by their names in the operator's schema, with defaults. Nodes are replaced by the names of
-    their values. Among the sizes of a view, the size of a dynamic batch becomes -1, which means that it follows from
-    the others."""
-    views = str(node.target) in _VIEWS
+    their values."""
 
     def value(argument: Any) -> Any:
         if isinstance(argument, Node):
             return values[argument.name]
         if isinstance(argument, (list, tuple)):
-            left = views and sum(map(_is_symbolic, argument)) == 1 and -1 not in argument
-            return [-1 if left and _is_symbolic(a) else value(a) for a in argument]
-        return integer(argument) if isinstance(argument, torch.SymInt) else argument
+            return list(map(value, argument))
+        return argument
 
-    if _is_of_sizes(node) or _freezes_batch(node):
-        raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
     if not isinstance(node.target, torch._ops.OpOverload):
         raise RefusedError("this operator is not supported")
     arguments: dict[str, Any] = {}
@@ -46,44 +39,6 @@ def arguments_of(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             arguments[parameter.name] = parameter.default_value
     return arguments
-
-
-def _is_of_sizes(node: Node) -> bool:
-    """Whether a Python function computes a number from the size of a dynamic batch. Numbers that the example does not
-    determine (without a hint) are not meant: they are computed from values."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return False
-    value = node.meta.get("val")
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and value.node.hint is not None
-
-
-def _freezes_batch(node: Node) -> bool:
-    """Whether one of a call's numbers is the size of a dynamic batch as exported. Entries of a shape are not meant,
-    since they are computed again when a model is reshaped. The end of a slice is not."""
-    sections = node.args[1] if "split" in str(node.target) and isinstance(node.args[1], (list, tuple)) else ()
-    if any(map(_is_symbolic, (*node.args, *sections))):
-        return True
-    source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
-    if str(node.target) == "aten.slice.Tensor" and isinstance(source, torch.Tensor):
-        dim, _, end = node.args[1:4] if len(node.args) >= 4 else (0, None, None)
-        size = source.shape[dim] if isinstance(dim, int) else 0
-        return isinstance(size, torch.SymInt) and isinstance(end, int) and integer(size) <= end < 2**63 - 1
-    return False
-
-
-def repeated_for_the_batch(node: Node) -> list[int]:
-    """The dimensions along which an expand repeats a value without a batch to the size of a dynamic batch."""
-    source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
-    if str(node.target) != "aten.expand.default" or not isinstance(source, torch.Tensor):
-        return []
-    sizes = node.meta["val"].shape
-    shape = [1] * (len(sizes) - source.dim()) + list(source.shape)
-    pairs = enumerate(zip(sizes, shape, strict=True))
-    return [i for i, (new, old) in pairs if isinstance(new, torch.SymInt) and not isinstance(old, torch.SymInt)]
-
-
-def _is_symbolic(argument: Any) -> bool:
-    return isinstance(argument, Node) and isinstance(argument.meta.get("val"), torch.SymInt)
 
 
 _REDUCTIONS = ("aten.cumsum.default", "aten.cumprod.default", "aten.prod.default", "aten.prod.dim_int")

@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from q8ta_wgpu.errors import GraphError, UnsupportedError
-from q8ta_wgpu.frontend.export.dimensions import Dimensions
+from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.formulas import at
 from q8ta_wgpu.frontend.export.plain import plain
 from q8ta_wgpu.frontend.export.states import states_of
+from q8ta_wgpu.frontend.export.tracing import traced
 from q8ta_wgpu.frontend.importer.walk import Walk
-from q8ta_wgpu.frontend.nodes import constant, named_arguments, source_of
+from q8ta_wgpu.frontend.nodes import constant, integer, named_arguments, source_of
 from q8ta_wgpu.frontend.notes import FIXED, PRECISION, SIZES, noted
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.ir.graph import DTYPES, UINT8, Buffer, Graph
@@ -33,7 +34,7 @@ from q8ta_wgpu.model.structure import Structure
 
 
 def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Structure]:
-    """Imports an exported PT2E program.
+    """Imports an exported PT2E program, for the example's sizes if its inputs have more than one.
 
     In-place and unknown operators are functionalized and decomposed first.
 
@@ -42,9 +43,10 @@ def import_program(program: ExportedProgram | GraphModule) -> tuple[Graph, Struc
 
     Raises:
         UnsupportedError: operators cannot be imported. Equal causes share a line with their number and the first one's
-            module path and source line. Also for mutated buffers, dynamic dimensions other than the batch, and inputs
-            that are not float32 tensors.
+            module path and source line. Also for mutated buffers and inputs that are not float32 tensors.
     """
+    if isinstance(program, ExportedProgram) and (named := _named_sizes(program)) is not None:
+        program = _traced_at(program, named, named.points[0])
     graph, structure = _imported(plain(program))
     if (variance := next(filter(_divides_by_count, program.graph.nodes), None)) is not None:
         why = f"the variance at {source_of(variance) or variance.name} divides by the number of its elements less one"
@@ -67,8 +69,6 @@ def _imported(program: ExportedProgram) -> tuple[Graph, Structure]:
     walk.problems.check()
     outputs, written = found[: len(signature.user_outputs)], found[len(signature.user_outputs) :]
     walk.graph.inputs = [name for name in walk.graph.inputs if name not in states]
-    if states and walk.graph.batched:
-        raise UnsupportedError(f"a program that changes {', '.join(states)} has no batch of any size: export one size")
     _check_ends(walk, signature.user_outputs, outputs)
     structure = _structure(program, outputs)
     walk.graph.outputs = [
@@ -95,14 +95,17 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
     """The graph of a program, to which `finish` has been applied. If its inputs have many sizes, graphs at other sizes
     are imported as well and combined with it, and the graph is that for the example's sizes. Raises as
     `import_program`."""
-    said = noted(program.graph_module, SIZES) if isinstance(program, ExportedProgram) else None
-    if said is None:
+    if not isinstance(program, ExportedProgram):
         return finish(graph)
-    found = Dimensions.of(said)
+    said, found = noted(program.graph_module, SIZES), _named_sizes(program)
+    if said is None and found is None:
+        return finish(graph)
+    sized = at if found is None else _traced_at
+    found = found or Dimensions.of(said)
     inputs = {(graph.inputs[i], dim): Size(terms, found.points[0]) for i, dim, terms in found.sizes}
 
     def finished(point: Point) -> Graph:
-        return finish(import_program(at(program, found, point))[0])
+        return finish(import_program(sized(program, found, point))[0])
 
     most = {symbol: high for symbol, (_, high) in found.ranges.items()}
     largest = None if UNBOUNDED in most.values() else lambda: finished(most)
@@ -116,6 +119,43 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
         ) from None
     shapes = found.shapes([whole.types[name].shape for name in whole.arguments], found.nearest)
     return resized(whole, [tuple(shape) for shape in shapes])
+
+
+def _named_sizes(program: ExportedProgram) -> Dimensions | None:
+    """The sizes of inputs that torch's own symbols name, as `export(..., dynamic_shapes=...)` makes them; None where
+    each has one size. Raises UnsupportedError for sizes that are computed from a symbol."""
+    inputs, shapes = _example(program), list[dict[int, Dim]]()
+    for value in inputs:
+        sizes: list[Any] = list(value.shape)
+        symbols = {d: size.node.expr for d, size in enumerate(sizes) if isinstance(size, torch.SymInt)}
+        if wrong := [str(size) for size in symbols.values() if not size.is_Symbol]:
+            raise UnsupportedError(
+                f"an input has the size {wrong[0]}: export one size, and use model.reshape for others"
+            )
+        ends = {d: program.range_constraints[size] for d, size in symbols.items()}
+        shapes.append({d: Dim(str(symbols[d]), min=int(each.lower), max=_largest(each)) for d, each in ends.items()})
+    if not any(shapes):
+        return None
+    zeros = [torch.zeros([integer(d) for d in value.shape], dtype=value.dtype) for value in inputs]
+    return dimensions(program.module(check_guards=False), zeros, shapes)
+
+
+def _largest(ends: Any) -> int | None:
+    """The largest size of a range of torch's; None where it has none."""
+    return int(ends.upper) if ends.upper < UNBOUNDED else None
+
+
+def _traced_at(program: ExportedProgram, sizes: Dimensions, point: Point) -> ExportedProgram:
+    """A program with symbols for sizes, exported again at a point."""
+    assert program.call_spec.in_spec is not None
+    args, kwargs = tree_unflatten(sizes.at(_example(program), point), program.call_spec.in_spec)
+    return traced(lambda: torch.export.export(program.module(check_guards=False), args, kwargs))
+
+
+def _example(program: ExportedProgram) -> list[torch.Tensor]:
+    """Values like the inputs of a program."""
+    names = {*program.graph_signature.user_inputs}
+    return [n.meta["val"] for n in program.graph.find_nodes(op="placeholder") if n.name in names]
 
 
 def _states(program: ExportedProgram) -> dict[str, tuple[str, str]]:
@@ -184,8 +224,7 @@ def import_piece(piece: GraphModule) -> Graph | dict[str, str]:
     """Imports a piece of a program.
 
     Inputs and outputs of a piece are float32 or quantized: int8, int16, or uint8, which the graph stores as int8 that
-    is 128 less. Inputs that are sizes of a dynamic batch are not inputs of the graph, and results that are not tensors
-    are not its results.
+    is 128 less.
 
     Returns:
         The graph, or the reason for each node that cannot be imported.

@@ -14,9 +14,8 @@ from torch.fx import Graph, Node
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.frontend.export.folding import computed
 from q8ta_wgpu.frontend.export.pairs import RULES
-from q8ta_wgpu.frontend.export.recurrent_layers import first_states
 from q8ta_wgpu.frontend.importer import qdq
-from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, imported_as, is_bool, repeated_for_the_batch
+from q8ta_wgpu.frontend.importer.call_arguments import arguments_of, imported_as, is_bool
 from q8ta_wgpu.frontend.importer.input_bounds import bounds_of, is_number
 from q8ta_wgpu.frontend.importer.integer_ranges import (
     EXACT,
@@ -46,7 +45,6 @@ from q8ta_wgpu.importing.builder import Builder, RefusedError
 from q8ta_wgpu.importing.import_table import ATEN
 from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT8X4, INT32, UINT8, QParams, TensorType
 from q8ta_wgpu.ir.int8 import MASKED, Monotonic, Moves
-from q8ta_wgpu.ir.size import Dynamic
 
 _INDICES = ("indices", "index")
 """Arguments that stay integers where an operator computes with floats."""
@@ -147,10 +145,8 @@ class Walk(Builder):
         return names if isinstance(value, (list, tuple)) else names[0]
 
     def _placeholder(self, node: Node) -> Any:
-        """Imports an input, or the size of a dynamic batch."""
+        """Imports an input."""
         value, q = node.meta.get("val"), qdq.quantized_input(node)
-        if isinstance(value, torch.SymInt):
-            return integer(value)
         known = q is not None or is_number(node) or getattr(value, "dtype", None) in {*INPUTS} - {torch.int8}
         if not isinstance(value, torch.Tensor) or not known:
             found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
@@ -160,19 +156,12 @@ class Walk(Builder):
                 f"x.long()) or bools, found {found}: quantities are float32 outside of the network, token numbers "
                 "integers, masks bools",
             )
-        if dynamic := [i for i, d in enumerate(value.shape) if i and not isinstance(d, int)]:
-            self.problems.add_node(
-                f"input {node.name}: dimensions {dynamic} are dynamic, only the batch (dimension 0) may be; "
-                "export with fixed sizes and use model.reshape for others",
-                node,
-            )
+        if several := [i for i, d in enumerate(value.shape) if not isinstance(d, int)]:
+            return self._refused(node, f"dimensions {several} of input {node.name} have more than one size")
         self.graph.inputs.append(node.name)
         if node.name in self._states and value.dtype in (torch.bool, torch.uint8, torch.int8):
             self.graph.types[node.name] = TensorType(tuple(value.shape))
             return self.truth(node.name) if value.dtype == torch.bool else node.name
-        if value.dim() and not isinstance(value.shape[0], int):
-            sizes = {name: self.graph.types[name].shape[0] for name in self.graph.batched}
-            self.graph.dynamic = Dynamic.of_batch({**sizes, node.name: integer(value.shape[0])})
         self.graph.types[node.name] = self._type_of_input(node, value, q)
         if value.dtype != torch.bool:
             return node.name
@@ -181,7 +170,7 @@ class Walk(Builder):
 
     def _type_of_input(self, node: Node, value: torch.Tensor, q: QParams | None) -> TensorType:
         """The type of an input. Also records the range of its values."""
-        shape = tuple(integer(d) for d in value.shape)
+        shape = tuple(value.shape)
         if value.dtype == torch.bool:
             self.graph.values.set(node.name, given="bool")
             return TensorType(shape, INT8X4, BOOL)
@@ -242,8 +231,6 @@ class Walk(Builder):
             return qdq.import_call(self, overload, args)
         if name in CONVERSIONS:
             return self._converted(node, args)
-        if repeated_for_the_batch(node):
-            return self._for_the_batch(node, args["self"])
         if name not in ATEN:
             raise RefusedError("this operator is not supported")
         if is_bool(named_arguments(node).get("attn_mask")) and self.array(args["attn_mask"]) is None:
@@ -257,19 +244,6 @@ class Walk(Builder):
         found = ATEN[name][1](self, args)
         self._check_rounded(node, found)
         return self.truth(found) if _decides(node) and isinstance(found, str) else found
-
-    def _for_the_batch(self, node: Node, x: str) -> str:
-        """Imports an expand, of a value without a batch, to the size of a dynamic batch. Recurrent layers expand their
-        first states themselves."""
-        if node in first_states(self._nodes):
-            return x
-        size, *others = node.meta["val"].shape
-        batched = self.graph.batched
-        whole = [n.meta["val"].shape[0] for n in self._nodes.nodes if n.op == "placeholder" and n.name in batched]
-        if repeated_for_the_batch(node) != [0] or not any(size.node.expr == n.node.expr for n in whole):
-            raise RefusedError("it computes with the size of a dynamic batch: export with a fixed batch size")
-        single = self.aten("aten.expand.default", {"self": x, "size": [1, *map(integer, others)], "implicit": False})
-        return self.emit("expand_batch", (single,), {"size": self.graph.dynamic.inputs[batched[0], 0]})
 
     def _converted(self, node: Node, args: Mapping[str, Any]) -> str:
         """Imports a conversion between float32, integers and bools, all of which are float32 numbers in a graph. uint8
