@@ -49,7 +49,7 @@ def _import_instance_norm(b: Builder, args: Mapping[str, Any]) -> str:
     return _import_group_norm(b, {**args, "num_groups": b.type(args["input"]).shape[1]})
 
 
-def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
+def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
     """ONNX's LayerNormalization and RMSNormalization over the last dimensions. gamma and beta may broadcast."""
     x, gamma, beta = (*args["inputs"], None)[:3]
     shape = b.type(x).shape
@@ -60,18 +60,7 @@ def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> list[str]:
     ]
     arguments = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
     rms = args["operator"] == "RMSNormalization"
-    y: str = b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**arguments, "eps": float(args["epsilon"])})
-    return [y] if args["outputs"] == 1 else [y, *_onnx_statistics(b, args, x, len(shape) - len(normalized))]
-
-
-def _onnx_statistics(b: Builder, args: Mapping[str, Any], x: str, first: int) -> list[str]:
-    """The second and third result of LayerNormalization: mean and inverse standard deviation."""
-    over = {"dim": list(range(first, len(b.type(x).shape))), "keepdim": True}
-    mean: str = b.aten("aten.mean.dim", {"self": x, **over})
-    squares = b.emit("pow", (b.aten("aten.sub.Tensor", {"self": x, "other": mean}),), {"exponent": 2.0})
-    variance = b.aten("aten.mean.dim", {"self": squares, **over})
-    inverse = b.emit("rsqrt", (b.emit("affine", (variance,), {"factor": 1.0, "term": float(args["epsilon"])}),))
-    return [mean, inverse]
+    return b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**arguments, "eps": float(args["epsilon"])})
 
 
 def _broadcast(b: Builder, name: str, shape: Shape) -> Array:

@@ -10,82 +10,33 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
+from onnx.shape_inference import infer_node_outputs
 
 from q8ta_wgpu.errors import shown
 from q8ta_wgpu.importing.builder import RefusedError
 from q8ta_wgpu.ir.graph import Array
+from q8ta_wgpu.onnx_import import onnx_nodes
 
 MOST_ELEMENTS = 1 << 27
 """Limit of elements of one computed constant. All of them together may have 8 times as many."""
 
-Count = Callable[[Sequence[Array]], int]
-
-
-def _total(arrays: Sequence[Array]) -> int:
-    return sum(a.size for a in arrays)
-
-
-def _broadcast(arrays: Sequence[Array]) -> int:
-    return math.prod(np.broadcast_shapes(*(a.shape for a in arrays)))
-
-
-def _whole(array: Array) -> list[int]:
-    """Entries of a shape, repeats or padding. Negative ones count as 0, so that a result is not underestimated."""
-    return [max(int(n), 0) for n in array.reshape(-1)]
-
-
-def _expanded(arrays: Sequence[Array]) -> int:
-    return max(arrays[0].size, 1) * math.prod(max(n, 1) for n in _whole(arrays[1]))
-
-
-def _ranged(arrays: Sequence[Array]) -> int:
-    start, limit, delta = (float(a.reshape(-1)[0]) for a in arrays)
-    return math.ceil((limit - start) / delta) if delta else MOST_ELEMENTS + 1
-
-
-def _padded(arrays: Sequence[Array]) -> int:
-    largest = sum(_whole(arrays[1]))
-    return math.prod(n + largest for n in arrays[0].shape)
-
-
-def _gathered(arrays: Sequence[Array]) -> int:
-    return arrays[1].size * arrays[0].size // min((n for n in arrays[0].shape if n), default=1)
-
-
-_AS_LARGE = (
-    "Cast CastLike Concat Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Shape Size Neg Abs Not "
-    "Sqrt Reciprocal Exp Log Floor Ceil Round Sign Erf Sin Cos Tanh Sigmoid Relu CumSum ReduceProd ReduceSum "
-    "ReduceMax ReduceMin ReduceMean ArgMax ArgMin Trilu IsNaN IsInf DepthToSpace"
-)
-"""Operators whose results have at most as many elements as all operands together."""
-
-_BROADCASTS = (
-    "Add Sub Mul Div Mod Pow Min Max Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Where Clip BitwiseAnd "
-    "BitwiseOr BitwiseXor BitShift Sum Mean PRelu"
-)
-
-_SLOW = 64
+_SLOW = dict.fromkeys(("GatherND", "ScatterND", "ScatterElements"), 64)
 """One element of an operator that is a loop in Python counts as so many elements of others."""
 
-_COUNTS: dict[str, Count] = {
-    **dict.fromkeys(_AS_LARGE.split(), _total),
-    **dict.fromkeys(_BROADCASTS.split(), _broadcast),
-    "Gather": _gathered,
-    "GatherElements": _total,
-    "GatherND": lambda arrays: _SLOW * _gathered(arrays),
-    "ScatterND": lambda arrays: _SLOW * _total(arrays),
-    "ScatterElements": lambda arrays: _SLOW * _total(arrays),
-    "NonZero": lambda arrays: arrays[0].size * max(arrays[0].ndim, 1),
-    "ConstantOfShape": lambda arrays: math.prod(_whole(arrays[0])),
-    "EyeLike": _total,
-    "Expand": _expanded,
-    "Tile": _expanded,
-    "Range": _ranged,
-    "Pad": _padded,
-    "OneHot": lambda arrays: arrays[0].size * max(_whole(arrays[1]), default=0),
-    "MatMul": lambda arrays: max(arrays[0].size, 1) * max(arrays[1].shape[-1:], default=1),
-}
-"""Operators that are computed here, with an upper bound of their work in elements."""
+_MOST_NUMBERS = 64
+"""Up to so many elements an operand may be a shape, repeats or padding, which says how large the result is."""
+
+_COMPUTED = (
+    "Cast CastLike Concat Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Shape Size Neg Abs Not "
+    "Sqrt Reciprocal Exp Log Floor Ceil Round Sign Erf Sin Cos Tanh Sigmoid Relu CumSum ReduceProd ReduceSum "
+    "ReduceMax ReduceMin ReduceMean ArgMax ArgMin Trilu IsNaN IsInf DepthToSpace Add Sub Mul Div Mod Pow Min Max "
+    "Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Where Clip BitwiseAnd BitwiseOr BitwiseXor BitShift Sum "
+    "Mean PRelu Gather GatherElements GatherND ScatterND ScatterElements NonZero ConstantOfShape EyeLike Expand Tile "
+    "Range Pad OneHot MatMul"
+)
+
+COMPUTED = frozenset(_COMPUTED.split())
+"""Operators that are computed here."""
 
 
 def _elements(node: onnx.NodeProto, arrays: Sequence[Array]) -> Array:
@@ -110,38 +61,25 @@ _OWN: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], Array]] = {
 class Folder:
     """Computes nodes of constants, within a limit of work."""
 
-    def __init__(self, opsets: Mapping[str, int]) -> None:
-        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    def __init__(self) -> None:
         self.made = 0
 
-    def takes(self, node: onnx.NodeProto) -> bool:
-        """Whether a node may be computed here."""
-        return node.domain in ("", "ai.onnx") and node.op_type in _COUNTS
-
-    def run(self, node: onnx.NodeProto, arrays: Sequence[Array | None]) -> list[Array]:
+    def run(self, node: onnx.NodeProto, arrays: Sequence[Array | None], opsets: Mapping[str, int]) -> list[Array]:
         """The results of a node. Raises RefusedError if they are too large or cannot be computed."""
+        if node.op_type == "Range":  # exporters also give numbers of shape (1,)
+            arrays = [a if a is None else a.reshape(()) for a in arrays]
         operands = [a for a in arrays if a is not None]
         outputs = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
         if outputs != len(node.output):
             raise RefusedError(f"its num_outputs is {outputs}, and it has {len(node.output)}")
-        try:
-            count = _COUNTS[node.op_type]([*operands, *(np.array(a.ints) for a in node.attribute if a.name == "pads")])
-        except (ValueError, IndexError, TypeError, OverflowError) as error:
-            raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
+        model = onnx_nodes.alone(node, opsets, [onnx.TypeProto() if a is None else _type_of(a) for a in arrays])
+        feeds = {name: a for name, a in zip(model.graph.node[0].input, arrays, strict=True) if a is not None}
+        count = _work(model, feeds)
         self.made += count
         if count > MOST_ELEMENTS or self.made > 8 * MOST_ELEMENTS:
             raise RefusedError(
                 f"it computes a constant of {count} elements, or takes as long: {MOST_ELEMENTS} at most are computed"
             )
-        names = [f"x{i}" if a is not None else "" for i, a in enumerate(arrays)]
-        copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
-        copy.output.extend(f"y{i}" for i in range(len(node.output)))
-        feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
-        graph = onnx.GraphProto(node=[copy], name=node.op_type)
-        graph.input.extend(onnx.ValueInfoProto(name=name) for name in feeds)
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in copy.output)
-        # A whole model, since of a node alone the evaluator ignores the opset.
-        model = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._opsets, graph=graph)
         try:
             if node.op_type in _OWN:
                 return [_OWN[node.op_type](node, operands)]
@@ -150,3 +88,22 @@ class Folder:
         except Exception as error:  # whatever the library meets in operands that do not fit
             raise RefusedError(f"its constant cannot be computed: {shown(str(error))}") from error
         return [np.asarray(array, order="C") for array in found]
+
+
+def _type_of(array: Array) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(onnx_nodes.dtype_of(array), array.shape)
+
+
+def _work(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> int:
+    """An upper bound of the elements that a node reads or writes. Raises RefusedError if its operands do not fit."""
+    (node,), total = model.graph.node, sum(array.size for array in feeds.values())
+    numbers = {n: onnx.numpy_helper.from_array(a) for n, a in feeds.items() if a.size <= _MOST_NUMBERS and a.ndim < 2}
+    types = {port.name: port.type for port in model.graph.input if port.name}
+    try:
+        schema = onnx.defs.get_schema(node.op_type, model.opset_import[0].version)
+        results = infer_node_outputs(schema, node, types, numbers, opset_imports=list(model.opset_import))
+    except Exception as error:  # of the library's own code
+        raise RefusedError(f"it computes a constant of operands that do not fit each other: {error}") from error
+    dims = [[dim.dim_value for dim in found.tensor_type.shape.dim] for found in results.values()]
+    factor = feeds["x0"].shape[-1] if node.op_type == "MatMul" and feeds["x0"].ndim else _SLOW.get(node.op_type, 1)
+    return max(total, factor * sum(math.prod(n or total for n in each) for each in dims))

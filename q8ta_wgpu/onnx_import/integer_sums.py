@@ -10,6 +10,7 @@ import numpy as np
 from q8ta_wgpu.importing import onnx_calls
 from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.onnx_import.onnx_builder import OnnxBuilder, Rule
+from q8ta_wgpu.onnx_import.qlinear import attributes_of
 from q8ta_wgpu.onnx_import.quantized import about_zero, dynamic, weight_of
 
 
@@ -58,7 +59,7 @@ def _conv_integer(b: OnnxBuilder, args: Mapping[str, Any]) -> str:
     weight = _weight(b, w, w_zero, args["dtypes"][1], 0)
     if weight is None:
         raise b.refuse("its kernel is computed while the network runs: it must be a constant")
-    attrs = {name: args[name] for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")}
+    attrs = attributes_of(args)
     y = b.onnx("Conv", (b.numbers(x), weight, None), **attrs)
     if x_zero is None:
         return str(y)
@@ -102,8 +103,7 @@ def _dynamic_lstm(b: OnnxBuilder, args: Mapping[str, Any]) -> list[str]:
         whole = array.astype(np.int64) - (128 if array.dtype == np.uint8 and zero is not None else 0)
         operands.append(b.raw_constant(np.ascontiguousarray(whole.transpose(0, 2, 1))))
         steps.append(np.broadcast_to(scale.reshape(array.shape[0], -1), (array.shape[0], array.shape[2])))
-    attrs = {name: args.get(name) for name in ("activations", "clip", "direction", "hidden_size", "input_forget")}
-    found: list[str] = b.onnx("LSTM", [*operands, *names[2:7]], steps=steps, **attrs)
+    found: list[str] = b.onnx("LSTM", [*operands, *names[2:7]], steps=steps, **attributes_of(args))
     return found
 
 

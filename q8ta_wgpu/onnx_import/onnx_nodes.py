@@ -180,37 +180,27 @@ def _dtype_called(text: str) -> int:
     return int(TensorProto.DataType.Value(name)) if name in {*TensorProto.DataType.keys()} else FLOAT
 
 
-def body_of(
-    node: onnx.NodeProto, schema: Any, opset: int, types: Sequence[onnx.TypeProto]
-) -> onnx.FunctionProto | None:
-    """The function by which ONNX defines an operator; None if there is none."""
-    if schema.has_context_dependent_function:
-        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
-        serialized = [t.SerializeToString() for t in types]
-        for version in sorted(versions, reverse=True)[:1]:
-            text = schema.get_context_dependent_function_with_opset_version(
-                version, node.SerializeToString(), serialized
-            )
-            return onnx.FunctionProto.FromString(text) if text else None
-    return schema.function_body if schema.has_function else None
+def alone(node: onnx.NodeProto, opsets: Mapping[str, int], types: Sequence[onnx.TypeProto]) -> onnx.ModelProto:
+    """A model of one node. Its inputs, of these types, are called x0, x1 and so on, its results y0, y1."""
+    names = [f"x{i}" if name else "" for i, name in enumerate(node.input)]
+    copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, attribute=node.attribute)
+    copy.output.extend(f"y{i}" for i in range(len(node.output)))
+    graph = onnx.GraphProto(node=[copy], name=node.op_type)
+    graph.input.extend(onnx.ValueInfoProto(name=n, type=t) for n, t in dict(zip(names, types, strict=True)).items())
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in copy.output)
+    versions = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=versions, graph=graph)
 
 
-def with_attributes(body: onnx.FunctionProto, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> list[onnx.NodeProto]:
-    """A function's nodes with the attributes of its call."""
-    by_name = {a.name: a for a in node.attribute}
-    for name, attribute in schema.attributes.items():
-        if attribute.default_value.type:
-            by_name.setdefault(name, attribute.default_value)
-    found = []
-    for inner in body.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(inner)
-        del copy.attribute[:]
-        for attribute in inner.attribute:
-            if not attribute.ref_attr_name:
-                copy.attribute.append(attribute)
-            elif attribute.ref_attr_name in by_name:
-                copy.attribute.append(by_name[attribute.ref_attr_name])
-                copy.attribute[-1].name = attribute.name
-        found.append(copy)
-    return found
+def definitions(schema: Any) -> list[int]:
+    """The opsets with whose operators ONNX defines an operator as a function; none of one that it does not know."""
+    if schema is None:
+        return []
+    return [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+
+
+def set_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    """Gives a node the attributes that have a default, which onnx's inliner does not know."""
+    given = {attribute.name for attribute in node.attribute}
+    defaults = [each.default_value for name, each in schema.attributes.items() if name not in given]
+    node.attribute.extend(default for default in defaults if default.type)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import TensorProto
 
 from q8ta_wgpu.errors import GraphError, Q8taError, UnsupportedError, counted, shown
@@ -19,7 +20,7 @@ from q8ta_wgpu.importing.problems import Problems
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, quantized
-from q8ta_wgpu.onnx_import.fold import Folder
+from q8ta_wgpu.onnx_import.fold import COMPUTED, Folder
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
 from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS, label
 from q8ta_wgpu.onnx_import.read import Program, constants_of
@@ -64,7 +65,7 @@ class Walk(OnnxBuilder):
         self.program = program
         self.problems = Problems(WAY_OUT)
         self.found = FloatProgram(self.graph)
-        self._folder = Folder(program.opsets)
+        self._folder = Folder()
         self._sums: set[str] = set()  # sums of products of integers, which are float32 here
 
     def define(self, scope: Scope, name: str, value: str | None, dtype: int) -> None:
@@ -151,8 +152,8 @@ class Walk(OnnxBuilder):
             return special(self, node, operands, dtypes, attributes)
         arrays = [None if value is None else self.array(value) for value in operands]
         fixed = all(value is None or array is not None for value, array in zip(operands, arrays, strict=True))
-        if operands and fixed and self._folder.takes(node):
-            folded = self._folder.run(node, arrays)
+        if operands and fixed and name in COMPUTED:
+            folded = self._folder.run(node, arrays, self.opsets)
             return [(self.raw_constant(array), onnx_nodes.dtype_of(array)) for array in folded]
         schema = onnx_nodes.schema_of(node, self.opsets)
         results = onnx_nodes.result_dtypes(schema, node, dtypes)
@@ -172,7 +173,8 @@ class Walk(OnnxBuilder):
             if results[0] in INTEGERS and name in onnx_nodes.ARITHMETIC and results[0] in dtypes:
                 return [(self._small_integers(name, args, results[0]), results[0])]
             values = self._noted(name, ONNX[name][1](self, args), results)
-            return list(zip(values, results, strict=False))
+            if len(values) == len(node.output) or not onnx_nodes.definitions(schema):
+                return list(zip(values, results, strict=False))
         return self._function(node, schema, operands, dtypes, depth)
 
     def _branch(self, node: onnx.NodeProto, scope: Scope, depth: int) -> list[tuple[str, int]]:
@@ -293,25 +295,30 @@ class Walk(OnnxBuilder):
             raise RefusedError("loops are not supported: unroll them when the file is made")
         if schema is None:
             raise RefusedError("this operator is not known: no operator of this name is in the table")
+        versions = onnx_nodes.definitions(schema)
+        if not versions or depth >= DEEPEST:
+            raise RefusedError("this operator is not supported")
+        outer, at, before = self.opsets, self.source, dict(self.problems.places)
+        opsets = {**outer, "": max(outer[""], min(versions))}  # the body may be of a later opset
         types = [
-            onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value)) if value is not None else onnx.TypeProto()
+            onnx.TypeProto() if value is None else onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value))
             for value, dtype in zip(operands, dtypes, strict=True)
         ]
-        body = onnx_nodes.body_of(node, schema, self.opsets[onnx_nodes.domain_of(node)], types)
-        if body is None or depth >= DEEPEST:
-            raise RefusedError("this operator is not supported")
+        kept = [("", name) for name in {*ONNX, *RULES, *SPECIAL, *COMPUTED} - {node.op_type}]
+        whole = onnx_nodes.alone(node, opsets, types)
+        onnx_nodes.set_defaults(whole.graph.node[0], schema)
+        body = onnx.inliner.inline_selected_functions(whole, kept, exclude=True, inline_schema_functions=True).graph
         scope = Scope()
-        for i, name in enumerate(body.input):
-            value = operands[i] if i < len(operands) else None
+        for name, value, dtype in zip(whole.graph.node[0].input, operands, dtypes, strict=True):
             if value is not None:
-                self.define(scope, name, value, dtypes[i])
-        before, at = dict(self.problems.places), self.source
-        self.walk(onnx_nodes.with_attributes(body, node, schema), scope, depth + 1)
+                self.define(scope, name, value, dtype)
+        self.opsets = opsets
+        self.walk(body.node, scope, depth + 1)
+        self.opsets, self.source = outer, at
         if new := [key for key in self.problems.places if key not in before]:
             self.problems.places = before
             raise RefusedError(f"of the operators that it stands for {new[0][0]} is not supported: {new[0][1]}")
-        self.source = at
-        found = [(scope.values.get(name), scope.dtypes.get(name, FLOAT)) for name in body.output]
+        found = [(scope.values.get(port.name), scope.dtypes.get(port.name, FLOAT)) for port in body.output]
         return [(value, dtype) for value, dtype in found if value is not None]
 
     def read_as(self, name: str, dtype: int) -> QParams:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.onnx_import.fold import _COUNTS, Folder
+from q8ta_wgpu.onnx_import.fold import COMPUTED, Folder
 from testbed.onnx.networks import Net
 from testbed.onnx.node_cases import FAILED, PASSED, cases, has_form, is_counted, operator_of, outcome
 from testbed.onnx.old_opsets import ELSEWHERE, OPSETS, OldCase, at_opset
@@ -54,13 +54,14 @@ def test_constants_are_computed_as_the_opset_of_the_file_says(version: int) -> N
     for case in chosen(version, False):
         node = case.model.graph.node[0]
         feeds, expected = case.data_sets[0]
-        if node.op_type not in _COUNTS or not all(isinstance(a, np.ndarray | np.generic) for a in (*feeds, *expected)):
+        if node.op_type not in COMPUTED or not all(isinstance(a, np.ndarray | np.generic) for a in (*feeds, *expected)):
             continue
         names = (port.name for port in case.model.graph.input)
         arrays: dict[str, Any] = dict(zip(names, map(np.asarray, feeds), strict=True))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the package's Mod
-            found = Folder({"": version}).run(node, [arrays[name] if name else None for name in node.input])
+            given = [arrays[name] if name else None for name in node.input]
+            found = Folder().run(node, given, {"": version})
         for y, e in zip(found, expected, strict=True):
             np.testing.assert_allclose(y, e, 1e-3, 1e-5, err_msg=case.name)
         count += 1

@@ -90,7 +90,12 @@ def slow() -> onnx.ModelProto:
     """A loop in Python over four million elements."""
     shape = numpy_helper.from_array(np.array([1 << 22, 1]), "n")
     fill = numpy_helper.from_array(np.array([0.0], np.float32), "c")
-    nodes = [node("ConstantOfShape", "n", to="i"), node("GatherND", "c", "i", to="g"), node("Add", "x", "g")]
+    zero = numpy_helper.from_array(np.array([0]))
+    nodes = [
+        node("ConstantOfShape", "n", to="i", value=zero),
+        node("GatherND", "c", "i", to="g"),
+        node("Add", "x", "g"),
+    ]
     return model(nodes, shape, fill)
 
 
