@@ -41,8 +41,9 @@ from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build
+from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning import cache
+from q8ta_wgpu.tuning import tuner
 from testbed import attention_graphs, epilogue_graphs, int16_graphs, op_graphs, rows_with_scales
 from testbed.small import small_model
 from testbed.states import exchanged, written
@@ -204,13 +205,13 @@ def files_fuzzed(numbers: range, device: Device | None, runs: int = RUNS) -> Cou
 def caches_fuzzed(numbers: range) -> Counter[Outcome]:
     """Counts outcomes of changed tuning caches: either all entries are times, or there is a note."""
     outcomes = Counter[Outcome]()
-    original = cache.folder
+    original = findings.folder
     with tempfile.TemporaryDirectory() as folder:
-        cache.folder = lambda: Path(folder)
+        findings.folder = lambda: Path(folder)
         try:
-            whole = cache.Cache.of({})
+            whole = tuner.times_of({})
             assert whole.path is not None
-            whole.times = {f"kernel {i}": 1.5 * i + 1 for i in range(20)}
+            whole.found = {f"kernel {i}": 1.5 * i + 1 for i in range(20)}
             whole.save()
             data = whole.path.read_bytes()
             for number in numbers:
@@ -221,12 +222,12 @@ def caches_fuzzed(numbers: range) -> Counter[Outcome]:
                     whole.path.write_text(json.dumps(document))
                 else:
                     whole.path.write_bytes(other_bytes(data, drawn))
-                found = cache.Cache.of({})
-                assert all(isinstance(us, float) and 0 < us < cache.LONGEST for us in found.times.values())
-                assert found.times or found.note or not document.get("microseconds"), number
+                found = tuner.times_of({})
+                assert all(isinstance(us, float) and 0 < us < tuner.LONGEST for us in found.found.values())
+                assert found.found or found.note or not document.get("found"), number
                 outcomes["not used, with a note" if found.note else "used"] += 1
         finally:
-            cache.folder = original
+            findings.folder = original
     return outcomes
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from q8ta_wgpu.runtime import findings, transfer
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning import cache, timer
+from q8ta_wgpu.tuning import timer
 from testbed.sample import IN_THREE, is_in_turn
 from testbed.small import small_model
 
@@ -74,8 +74,7 @@ def interrupts() -> Iterator[None]:
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own for what tuning and probes keep."""
-    for module in (cache, findings):
-        monkeypatch.setattr(module, "folder", lambda: tmp_path / "caches")
+    monkeypatch.setattr(findings, "folder", lambda: tmp_path / "caches")
     return tmp_path / "caches"
 
 

@@ -36,13 +36,13 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def _clear(device: str | None) -> None:
-    from q8ta_wgpu.runtime import findings
     from q8ta_wgpu.runtime.adapters import open_device
-    from q8ta_wgpu.tuning.cache import Cache
+    from q8ta_wgpu.runtime.findings import PROBE, Findings
+    from q8ta_wgpu.tuning.tuner import times_of
 
     opened = open_device(arguments.device(device))
     try:
-        removed = [Cache.of(opened.info).clear(), findings.forget(opened.info)]
+        removed = [times_of(opened.info).clear(), Findings.of(PROBE, opened.info).clear()]
     except OSError as error:
         raise InputError(f"cannot remove {error.filename}: {error.strerror or error}") from error
     print(f"removed what was kept for {opened.name}" if any(removed) else f"nothing was kept for {opened.name}")

@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from q8ta_wgpu.passes.use_im2col import by_rule, rewritable, with_im2col
 from q8ta_wgpu.program import link
 from q8ta_wgpu.progress import Update, bar
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning.cache import Cache
+from q8ta_wgpu.runtime.findings import Findings
 from q8ta_wgpu.tuning.timer import Timer
 from q8ta_wgpu.tuning.tuning_report import Tuning
 
@@ -111,6 +112,14 @@ def dispatch_key(variant: Variant, call: Call, target: Target) -> str:
 
 COPY_KEY = "copy of 10^9 bytes"
 
+LONGEST = 1e12
+"""Upper bound of a time that is kept, in microseconds."""
+
+
+def times_of(info: Mapping[str, Any]) -> Findings:
+    """The microseconds that are kept for an adapter, by its `Device.info`."""
+    return Findings.of("tune", info, lambda us: isinstance(us, float) and 0 < us < LONGEST)
+
 
 @dataclass
 class _Group:
@@ -133,7 +142,7 @@ class _Tuner:
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
         self.target = self.device.target
-        self.cache = Cache.of(self.device.info)
+        self.cache = times_of(self.device.info)
         self.timer = Timer(self.device)
         self.microseconds: dict[Call, dict[Variant, float]] = {}
         self.favoured: set[tuple[Call, Variant]] = set()
@@ -146,8 +155,8 @@ class _Tuner:
         first = self.forms[0]
         rules = sync_layouts(with_im2col(first, by_rule(first, self.target)), self.target, self.policy)
         try:
-            if COPY_KEY not in self.cache.times:
-                self.cache.times[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
+            if COPY_KEY not in self.cache.found:
+                self.cache.found[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
             self.known.add(COPY_KEY)
             found = [
                 made for form in self.forms if form is first or form.nodes != first.nodes for made in self._plans(form)
@@ -236,22 +245,22 @@ class _Tuner:
         for group in groups:
             variants = candidates(group.call, self.target, group.uniform, group.planned)
             work.append((group, {variant: dispatch_key(variant, group.call, self.target) for variant in variants}))
-        total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.times.keys())
+        total = len(self.timed) + len({key for _, keys in work for key in keys.values()} - self.cache.found.keys())
         for group, keys in work:
-            new = {key: variant for variant, key in keys.items() if key not in self.cache.times}
+            new = {key: variant for variant, key in keys.items() if key not in self.cache.found}
             if new:
                 self.progress(len(self.timed), total, group.call.op)
-                known = {variant: self.cache.times[key] for variant, key in keys.items() if key not in new}
+                known = {variant: self.cache.found[key] for variant, key in keys.items() if key not in new}
                 found = self.timer.times(group.call, group.constants, list(new.values()), known)
                 for key, timed in zip(new, found, strict=True):
-                    self.cache.times[key], self.timed[key] = timed.microseconds, timed.how
+                    self.cache.found[key], self.timed[key] = timed.microseconds, timed.how
             self.known.update(keys.values())
             measured = self.microseconds.setdefault(group.call, {})
-            measured.update({variant: self.cache.times[key] for variant, key in keys.items()})
+            measured.update({variant: self.cache.found[key] for variant, key in keys.items()})
 
     def _plan(self, graph: Graph) -> Plan:
         """The best plan by the times so far."""
-        rate = 1e9 / self.cache.times[COPY_KEY]
+        rate = 1e9 / self.cache.found[COPY_KEY]
         calls = {
             call: {v: us * rate * (1 - MARGIN if (call, v) in self.favoured else 1) for v, us in variants.items()}
             for call, variants in self.microseconds.items()

@@ -14,7 +14,7 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.runtime import probe
 from q8ta_wgpu.runtime.device import Device
-from q8ta_wgpu.tuning.cache import Cache
+from q8ta_wgpu.tuning.tuner import times_of
 from testbed.small import small_input, small_model
 
 ROOT = Path(__file__).parents[2]
@@ -181,14 +181,14 @@ def test_interrupts_in_runs() -> None:
 
 def test_a_tuning_cache_on_a_full_disk(caches: Path, full_disk: Callable[[int], None]) -> None:
     """The file there was stays, and the note says why nothing is kept."""
-    kept = Cache.of({})
-    kept.times["a"] = 1.0
+    kept = times_of({})
+    kept.found["a"] = 1.0
     kept.save()
     assert kept.note == ""
     full_disk(0)
-    again = Cache.of({})
-    again.times["b"] = 2.0
+    again = times_of({})
+    again.found["b"] = 2.0
     again.save()
     assert "No space left on device" in again.note and "nothing is kept" in again.note
-    assert list(Cache.of({}).times) == ["a"]
+    assert list(times_of({}).found) == ["a"]
     assert [path for path in caches.iterdir() if path != kept.path] == []

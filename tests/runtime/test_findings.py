@@ -51,14 +51,14 @@ def test_adapters_drivers_and_engines_are_apart() -> None:
     assert findings.recall(nameless, "contract") is None, "a driver that does not say which it is"
 
 
-@pytest.mark.parametrize("content", ["", "null", "[]", "{}", '{"format": 1}', "\x00", "[" * 10**5])
+@pytest.mark.parametrize("content", ["", "null", "[]", "{}", '{"format": 2}', "\x00", "[" * 10**5])
 def test_a_damaged_file_is_empty(content: str, caches: Path) -> None:
     findings.keep(INFO, "contract", True)
     (path,) = caches.iterdir()
     whole = json.loads(path.read_text())
     path.write_text(content)
     assert findings.recall(INFO, "contract") is None
-    changes: tuple[dict[str, Any], ...] = ({"found": []}, {"adapter": {}}, {"format": 2})
+    changes: tuple[dict[str, Any], ...] = ({"found": []}, {"adapter": {}}, {"format": 1})
     for changed in changes:
         path.write_text(json.dumps({**whole, **changed}))
         assert findings.recall(INFO, "contract") is None

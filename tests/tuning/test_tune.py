@@ -27,7 +27,6 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner as tune
-from q8ta_wgpu.tuning.cache import Cache
 from testbed import harness, insides
 from testbed.layout_graphs import random_graph, random_inputs
 from testbed.moved_graphs import MOVED
@@ -81,7 +80,7 @@ def test_any_choice_gives_the_same_bytes(policy: str, vulkan: Device, monkeypatc
             same_bytes(session(small_input()))
             assert session.tuning is not None
             plans.add(str(kernels(session.tuning.plan)))
-        Cache.of(vulkan.info).clear()
+        tune.times_of(vulkan.info).clear()
     assert len(plans) > 1
 
 
@@ -178,7 +177,7 @@ def test_a_plan_is_the_best_of_what_was_measured(monkeypatch: pytest.MonkeyPatch
         assert found.plan.cost == pytest.approx(least(graph, drawn(seed), found.rules) * 1e3)
         assert all(found.step_us(step) > 0 for step in found.plan.steps)
         copies += len(found.plan.transitions)
-        Cache.of(INFO).clear()
+        tune.times_of(INFO).clear()
     assert copies > 0
 
 
