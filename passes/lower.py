@@ -18,7 +18,6 @@ from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
 from q8ta_wgpu.passes.join_states import join_states
 from q8ta_wgpu.passes.run_steps import run_steps
-from q8ta_wgpu.passes.share_matrices import share_matrices
 from q8ta_wgpu.passes.split_cat import split_cat
 from q8ta_wgpu.passes.split_reductions import split_reductions
 from q8ta_wgpu.passes.store_states import store_states
@@ -46,8 +45,6 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     strided_attention,
     # Linears of several rows that an attention reads in place become one.
     join_projections,
-    # Products of other heads read a matrix that several heads share once.
-    share_matrices,
     # A reduction to few elements would run few workgroups: it becomes two.
     split_reductions,
     # Results of uint8 are returned in row-major order.
