@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.errors import DeviceError, InputError
+from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.graph import INT8X4, Array, Graph, QParams, TensorType
 from q8ta_wgpu.ir.layout import PACKINGS, Layout, canonical
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
@@ -55,8 +54,7 @@ def export_web(model: Model, folder: str | Path) -> Path:
 
     Raises:
         InputError: `model` is no Model, or the folder cannot be written.
-        DeviceError: a tensor is too large for WebGPU's baseline, or Dawn's compiler, if wgpudawn is installed, refuses
-            a shader.
+        DeviceError: a tensor is too large for WebGPU's baseline.
     """
     if not isinstance(model, Model):
         raise InputError(
@@ -64,10 +62,7 @@ def export_web(model: Model, folder: str | Path) -> Path:
             "makes one of a program whose operators are all supported (a page has no PyTorch to run the others)"
         )
     path = path_of(folder, "export_web", "a folder")
-    made = programs(model)
-    for program, _ in made.values():
-        _compiled(program.shaders)
-    return write(bundle.files() | files(model, made), path)
+    return write(bundle.files() | files(model, programs(model)), path)
 
 
 def programs(model: Model) -> dict[str, tuple[Program, Target]]:
@@ -111,17 +106,6 @@ def _json(value: Any) -> bytes:
 
 def _described(url: str, data: bytes) -> dict[str, Any]:
     return {"url": url, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _compiled(shaders: Sequence[str]) -> None:
-    """Compiles every shader with Tint, Chromium's compiler, where wgpudawn is installed."""
-    if importlib.util.find_spec("wgpudawn") is None:  # exporting needs no package of a GPU
-        return
-    from q8ta_wgpu.runtime import tint
-
-    for text in shaders:
-        if words := tint.refusal(text):
-            raise DeviceError(f"Dawn refuses the shader {text.splitlines()[0].removeprefix('// ')}: {words}")
 
 
 def _weights(program: Program) -> tuple[bytes, list[tuple[int, int]]]:

@@ -121,13 +121,13 @@ ROOMS: dict[str, set[str]] = {
     },
     # plan to program to device
     "program": GRAPH | {"kernels.attention", "kernels.epilogue", "passes.layout_sync"},
-    "runtime": IR | {"program", "progress", "writing"},
+    "runtime": IR | {"program", "writing"},
     "tuning": TABLE | {"kernels.product", "passes.use_im2col", "passes.layout_sync", "program", "progress", "runtime"},
     "drawings": GRAPH | {"passes.layout_sync", "program", "session", "writing"},
     "commands": GRAPH
     | {"onnx_import", "passes", "passes.layout_sync", "program", "progress", "runtime", "tuning", "session", "drawings"}
     | {"web", "writing", "kernels.product"},
-    "web": GRAPH | {"passes", "passes.layout_sync", "program", "runtime", "writing"},
+    "web": GRAPH | {"passes", "passes.layout_sync", "program", "writing"},
     "session": GRAPH | {"kernels.epilogue", "passes", "passes.layout_sync", "program", "progress", "runtime", "tuning"},
     "onnxruntime": GRAPH | {"onnx_import", "session"},
 }
@@ -140,7 +140,6 @@ OUTSIDE: dict[str, set[str]] = {
     "frontend": {"torch"},
     "frontend.pt2e": {"torchao", "triton"},
     "onnx_import": {"onnx", "onnxruntime"},
-    "progress": {"rich"},
     "drawings": {"fast_sugiyama"},
 }
 """Packages beyond the standard library and numpy."""
@@ -256,7 +255,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def test_the_package_imports_neither_torch_nor_wgpu() -> None:
-    late = {"asyncio", "onnx", "torch", "torchao", "wgpu", "wgpudawn", "rich", "fast_sugiyama"}
+    late = {"asyncio", "onnx", "torch", "torchao", "wgpu", "wgpudawn", "fast_sugiyama"}
     code = f"import sys, q8ta_wgpu.__main__ as m; m.parser(); print(sorted({late} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
@@ -284,9 +283,9 @@ def test_every_folder_is_packaged_and_every_dependency_declared() -> None:
     names = {text.split(">")[0] for text in config["project"]["dependencies"]}
     assert names == {"numpy", "wgpu", "safetensors"}
     extras = config["project"]["optional-dependencies"]
-    assert {text.split(">")[0] for text in extras["compile"]} == {"torch", "torchao", "rich"}
+    assert {text.split(">")[0] for text in extras["compile"]} == {"torch", "torchao"}
     assert {text.split(">")[0] for text in extras["dawn"]} == {"wgpudawn"}
     assert {text.split(">")[0] for text in extras["onnx"]} == {"onnx"}
-    assert {text.split(">")[0] for text in extras["show"]} == {"fast-sugiyama", "rich"}
+    assert {text.split(">")[0] for text in extras["show"]} == {"fast-sugiyama"}
     for link, target in (("kernels", "../kernels"), ("passes", "../passes")):
         assert (ROOT / "q8ta_wgpu" / link).readlink() == Path(target)
