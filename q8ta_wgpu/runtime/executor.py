@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import DTYPES, RANGES
 from q8ta_wgpu.program.program import BufferRef, Dispatch, Program
-from q8ta_wgpu.progress import bar, visible
 from q8ta_wgpu.runtime import transfer
 from q8ta_wgpu.runtime.constants import Shared
 from q8ta_wgpu.runtime.device import Device
@@ -213,7 +212,6 @@ class Executor:
             self.check_open()
             if not fills:  # writing raises an error of its own
                 self._check_alive()
-            self._compile_in_sight()
             staging, commands = self._runs.take()
             try:
                 recorder.write(staging, fills)
@@ -235,21 +233,6 @@ class Executor:
             with self._states.preserved():
                 self._states.reset()
                 return self.submit(fills, read)
-
-    def _compile_in_sight(self) -> None:
-        """Before the first run on a software adapter, runs every dispatch by itself with a progress bar, if one is
-        visible. These adapters compile a kernel when it first runs, which may take seconds. Inputs must be uploaded
-        afterwards, since values share buffers."""
-        if self._ran or not self.device.software or not visible():
-            return
-        dispatches = self.program.dispatches
-        with self._states.preserved(), bar("compiling") as update:
-            for i, (dispatch, step) in enumerate(zip(dispatches, self.steps, strict=True)):
-                update(i, len(dispatches), dispatch.kernel)
-                encoder = self.device.wgpu.create_command_encoder()
-                record_pass(encoder, [step])
-                self.device.wgpu.queue.submit([encoder.finish()])
-                self.device.read(self.buffer(dispatch.buffers[-1]), 4)
 
     def record(self, encoder: Any, before: Sequence[Step], after: Sequence[Step]) -> None:
         """Records a run between the caller's steps, in one compute pass of the caller's encoder. The caller holds
@@ -290,7 +273,6 @@ class Executor:
         context nothing else is submitted."""
         with self.device.lock, wgpu_errors(f"{self.device.name} could not time the program"):
             self.check_open()
-            self._compile_in_sight()
             self.upload(inputs)
             with self._states.preserved():
                 yield
