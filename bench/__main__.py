@@ -21,13 +21,10 @@ from q8ta_wgpu.errors import Q8taError
 PARTS: Mapping[str, tuple[str, str, str]] = {
     # part: module, function, what it does
     "save": ("models", "part_save", "write the models that other parts read (needs torch)"),
-    "check": ("check", "part_kernels", "bytes of every kernel on real layer shapes"),
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
     "family": ("family", "part_family", "the speeds of tiles on an adapter, as a file for kernels/product/families"),
     "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
-    "grouped": ("convolutions", "part_grouped", "grouped convolutions"),
-    "transposed": ("convolutions", "part_transposed", "transposed convolutions"),
     "im2col": ("convolutions", "part_im2col", "windows copied for a product, against a product that gathers them"),
     "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
     "decoder": (
@@ -61,7 +58,6 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
         "int8 beside float on real data, into docs/accuracy.json (needs the extra accuracy)",
     ),
     "gpus": ("gpus", "part_gpus", "rows a second by one adapter and by all equal ones; Ray's actors (needs ray)"),
-    "mutants": ("mutants", "part_mutants", "one-line faults in the library, and whether the tests find them"),
     "soak": ("soak", "part_soak", "memory, objects and bytes over many sessions, runs and threads"),
     "zoo": (
         "zoo",

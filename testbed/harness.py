@@ -87,7 +87,7 @@ def parts(node: Node) -> list[str]:
 
 UNITS = replace(BASELINE, name="matrix units", workgroup_memory=49152, matrix_units=(NVIDIA,))
 """A GPU with matrix units, which no adapter of CI's has: what runs there alone is linked and compiled in CI, and its
-bytes are compared by `python -m bench check` on such a GPU."""
+bytes are compared by `python -m bench engines` on such a GPU."""
 
 
 def plans(graph: Graph, index: int, targets: Sequence[Target] = (BASELINE, SOFTWARE)) -> Iterator[tuple[str, Plan]]:

@@ -1,5 +1,5 @@
 """Products on int8 matrix units, as far as machines without them can tell: packing, choice, and what is linked. Bytes
-are compared on a GPU that has them, when it is opened and by `python -m bench check`."""
+are compared on a GPU that has them, when it is opened and by `python -m bench engines`."""
 
 from __future__ import annotations
 
