@@ -11,7 +11,7 @@ from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.ir.op import Op
 from q8ta_wgpu.kernels import OPS
 
-GENERAL = ("", "direct", "dw", "broadcast")
+GENERAL = ("", "direct", "broadcast")
 """Methods of kernels that run any call of their operator."""
 
 

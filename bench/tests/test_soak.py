@@ -66,7 +66,7 @@ def test_loops_to_a_uniform_number_leave_nothing(name: str, vulkan: Device) -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the kernel's count of a process's pages")
-@pytest.mark.parametrize(("name", "kernel"), [("conv2d", "q8ta_conv2d.dw"), ("linear", "q8ta_linear.direct")])
+@pytest.mark.parametrize(("name", "kernel"), [("conv2d", "q8ta_conv2d.direct"), ("linear", "q8ta_linear.direct")])
 def test_weighted_sums_without_tiles_leave_nothing(name: str, kernel: str, vulkan: Device) -> None:
     """As the loops above, of kernels that larger calls do not run by."""
     found = (

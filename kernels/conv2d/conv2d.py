@@ -56,11 +56,14 @@ def _params(call: Call) -> Params:
 
 
 def _aligned(call: Call) -> bool:
+    """Whether four neighbouring outputs read the same words."""
     groups, channels = call.attrs["groups"], call.inputs[1].shape[0]
-    return bool(groups == 1 or channels // groups % 4 == 0)
+    return bool(groups == 1 or channels // groups % 4 == 0 or weighted.is_depthwise(call))
 
 
 def _pack(call: Call, weight: Array) -> Array:
+    if weighted.is_depthwise(call):
+        return conv2d_tiled.pack_depthwise(call, weight)
     channels, depth, kh, kw = weight.shape
     starts = np.arange(channels) // (channels // call.attrs["groups"]) * depth % 4
     rows = np.zeros((channels, kh * kw, _depth_quads(call) * 4), np.int8)
@@ -70,37 +73,28 @@ def _pack(call: Call, weight: Array) -> Array:
     return weighted.pack_rows(rows)
 
 
-_GENERAL: dict[str, Any] = {
-    "inputs": (CHANNELS_PACKED_INT8,),
-    "output": CHANNELS_PACKED_INT8 | FLOAT,
-    "params": _params,
-    "threads": weighted.quads_of_sums,
-    "cost": weighted.cost("direct"),
-}
+def _direct_source(call: Call) -> tuple[str, ...]:
+    words = ("add_words=add_each_lane", "words_of_tap=one_word") if weighted.is_depthwise(call) else ()
+    return "q8ta_conv2d", "dot", "direct", *epilogue.source(call), "sums_planes", *halves.source(call), *words
 
 
 def _kernels(op: str) -> tuple[Kernel, ...]:
     """All kernels of q8ta_conv2d or q16ta_conv2d, the general ones last."""
-    depthwise = Kernel(
-        f"{op}.dw",
-        lambda call: ("q8ta_conv2d_dw", "direct", *epilogue.source(call), "sums_planes", *halves.source(call)),
-        supports=lambda call, target: weighted.is_depthwise(call),
-        wide=weighted.PER_CHANNEL,
-        prepack={1: conv2d_tiled.pack_depthwise, **weighted.PAD_CHANNELS},
-        **_GENERAL,
-    )
     direct = Kernel(
         f"{op}.direct",
-        lambda call: ("q8ta_conv2d", "dot", "direct", *epilogue.source(call), "sums_planes", *halves.source(call)),
-        wide=(*weighted.PER_CHANNEL, "weight"),
+        _direct_source,
+        (CHANNELS_PACKED_INT8,),
+        CHANNELS_PACKED_INT8 | FLOAT,
+        wide=lambda call: (*weighted.PER_CHANNEL, *(() if weighted.is_depthwise(call) else ("weight",))),
+        params=_params,
         constants=lambda call: {"ALIGNED": int(_aligned(call))},
         prepack={1: _pack, **weighted.PAD_CHANNELS},
-        **_GENERAL,
+        threads=weighted.quads_of_sums,
+        cost=weighted.cost("direct"),
     )
     return (
         *conv2d_tiled.kernels(op),
         *conv2d_grouped.kernels(op),
-        *share.kernels(depthwise, lambda call: call.inputs[1].shape[2:]),
         *share.kernels(direct, lambda call: (*call.inputs[1].shape[2:], _depth_quads(call))),
     )
 

@@ -1,6 +1,6 @@
 // Any convolution: dot products over input channel quads. Weight vectors: (channel quad, tap, input quad), a word for
 // each channel. A group whose first input channel is not a multiple of 4 also reads channels outside of the group;
-// their weights are 0.
+// their weights are 0. A depthwise convolution has one word for a channel quad and tap, with a lane for each channel.
 
 fn first_quad(channel: u32) -> u32 {
   return channel / params.channels_per_group * params.depth_per_group / 4u;
@@ -19,7 +19,7 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
       let column = p.w * params.stride.y + kx * params.dilation.y - params.padding.y;
       let inside = row < params.x_dims.z && column < params.x_dims.w;
       let at = ((p.y / 4u * params.kernel.x + ky) * params.kernel.y + kx) * params.depth_quads;
-      for (var k = first.w; k < params.depth_quads; k += STEPS.w) {
+      for (var k = first.w; k < words_of_tap(); k += STEPS.w) {
         var a = zero_word();
         if (inside) { a = x_word(vec4<u32>(p.x, min(words.x + k, last) * 4u, row, column)); }
         var b = a;
@@ -35,4 +35,12 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
     }
   }
   return acc;
+}
+
+fn words_of_tap() -> u32 { return params.depth_quads; }
+
+// Of a depthwise convolution.
+fn one_word() -> u32 { return 1u; }
+fn add_each_lane(acc: Acc, a: x_Word, b: x_Word, c: x_Word, d: x_Word, w: u32) -> Acc {
+  return add_lanes(acc, a, unpack4xI8(w));
 }

@@ -30,7 +30,7 @@ class Dispatch:
     """One kernel launch.
 
     Attributes:
-        kernel: the kernel's name, for example q8ta_conv2d.dw.
+        kernel: the kernel's name, for example q8ta_conv2d.direct.
         value: name of the value that it writes.
         source: its place in the user's model.
         shader: index into the program's shaders.

@@ -93,8 +93,8 @@ def test_wgsl_of_a_kernel(kernel: str, capsys: Captured) -> None:
 
 
 def test_wgsl_of_nothing(capsys: Captured) -> None:
-    assert "q8ta_conv2d.dw" in fails(capsys, "wgsl", "q8ta_conv2d.dww")
-    assert "nonsense" in fails(capsys, "wgsl", "q8ta_conv2d.dw", "--device", "nonsense")
+    assert "q8ta_conv2d.direct" in fails(capsys, "wgsl", "q8ta_conv2d.directt")
+    assert "nonsense" in fails(capsys, "wgsl", "q8ta_conv2d.direct", "--device", "nonsense")
     assert "wgsl takes a value with a model file; dispatches on baseline write" in fails(capsys, "wgsl", "net.q8ta")
     assert "3 arguments" in fails(capsys, "wgsl", "net.q8ta", "a", "b")
 

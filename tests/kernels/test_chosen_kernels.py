@@ -20,7 +20,7 @@ def preferred(graph: Graph, target: Target) -> list[str]:
     """The kernels that a target prefers for a graph's node, but the general ones."""
     call = graph.call(graph.nodes[0])
     found = (kernel for kernel in OPS[call.op].kernels if kernel.runs(call, target) and kernel.preferred(call, target))
-    return [name for name in (kernel.name.partition(".")[2] for kernel in found) if name not in ("dw", "direct")]
+    return [name for name in (kernel.name.partition(".")[2] for kernel in found) if name != "direct"]
 
 
 @pytest.mark.parametrize(
