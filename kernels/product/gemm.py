@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from q8ta_wgpu.ir.graph import INT8X4, Call
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib.thresholds import EMULATED, MANY_GROUPS, PADDED, PADDED_CPU, SOME_GROUPS
+from q8ta_wgpu.kernels.lib.thresholds import (
+    EMULATED,
+    MANY_GROUPS,
+    PADDED,
+    PADDED_CPU,
+    SOME_GROUPS,
+    SPLITTING,
+    UNPACKING,
+)
 from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.kernels.product.units import UNIT_TILES, UnitTile
 
@@ -39,6 +47,7 @@ class Tile:
         step: vectors of 16 int8 along k that are loaded to workgroup memory at a time, at most 8.
         split: groups of threads that share k. Their sums are added in workgroup memory.
         halves: rows of the product for a row of the result: 1, or 2 for int16.
+        parts: as of `UnitTile`. These tiles multiply weights of 4 bits as one column, too.
         body: the WGSL file. 'gemm_registers' uses no workgroup memory; its threads_n, step and split are 1, its
             quads a multiple of four.
     """
@@ -51,6 +60,7 @@ class Tile:
     split: int = 1
     body: str = "gemm"
     halves: int = 1
+    parts: int = 1
 
     @property
     def m(self) -> int:
@@ -95,6 +105,10 @@ class Tile:
         """Whether a target can use the tile. Tiles in registers are only for targets that gain nothing from workgroup
         memory."""
         return self.body != REGISTERS or not target.shares_memory
+
+    def is_shared(self) -> bool:
+        """Whether threads share the rows evenly, in whole rows of the result."""
+        return self.rows % self.halves == 0
 
     def unrolled(self, target: Target) -> bool:
         """Whether the linker unrolls its loops: those of tiles in registers, where compilers do not."""
@@ -180,17 +194,24 @@ def tiles(halves_per_row: int, among: Mapping[str, AnyTile] = TILES) -> Mapping[
     """The tiles for rows of x that are `halves_per_row` rows of int8 each: 1, or 2 for int16. Left out are tiles whose
     rows the threads cannot share evenly."""
     found = {label: replace(tile, halves=halves_per_row) for label, tile in among.items()}
-    return {label: tile for label, tile in found.items() if is_shared(tile)}
+    return {label: tile for label, tile in found.items() if tile.is_shared()}
 
 
-def is_shared(tile: AnyTile) -> bool:
-    """Whether threads share the rows of a tile evenly, in whole rows of the result."""
-    return tile.is_shared() if isinstance(tile, UnitTile) else tile.rows % tile.halves == 0
+def _fastest(
+    sizes: tuple[int, int, int], tiles: Mapping[str, AnyTile], residual: bool, adapter: str, halves_per_row: int
+) -> str:
+    """The name of the tile with the least expected time, of those whose speed is known."""
+    rows, channels, words = sizes
+    measured = speeds.FAMILIES.get(speeds.family(adapter), speeds.SPEEDS)
 
+    def microseconds(name: str) -> float:
+        tile = tiles[name]
+        columns = tile.columns + (SPLITTING if halves_per_row > 1 else 0)
+        unpacked = tile.m + (UNPACKING if tile.columns > tile.n else 0)
+        work = 2e-6 * unpacked * columns * tile.bytes_along(-(-words // 4))
+        return measured[name].microseconds(tile.groups(rows, channels), work, residual, halves_per_row)
 
-def with_parts(tile: AnyTile, parts: int) -> AnyTile:
-    """The tile for channels that are `parts` columns on matrix units: 1, or 2 for weights of 4 bits."""
-    return replace(tile, parts=parts) if isinstance(tile, UnitTile) else tile
+    return min((name for name in tiles if name in measured), key=microseconds)
 
 
 @functools.lru_cache(maxsize=1024)  # every tile of a call asks which one is chosen
@@ -228,9 +249,9 @@ def choose(
         names = {faster, "registers_8x16"} & tiles(halves_per_row, NARROW_TILES).keys()
         return padded({name: weight for name, weight in PADDED_CPU.items() if name in names})
     if any(tile.fits(target) for tile in UNIT_TILES.values()):
-        able = {name: with_parts(tile, parts) for name, tile in tiles(halves_per_row).items() if tile.fits(target)}
-        fitting = {name: with_parts(TILES[name], parts) for name, tile in able.items() if is_shared(tile)}
-        return speeds.fastest(sizes, fitting, residual, target.name, halves_per_row)
+        able = {name: replace(tile, parts=parts) for name, tile in tiles(halves_per_row).items() if tile.fits(target)}
+        fitting = {name: replace(tile, halves=1) for name, tile in able.items() if tile.is_shared()}
+        return _fastest(sizes, fitting, residual, target.name, halves_per_row)
     if not target.packed_dot:
         large, small = EMULATED
         return large if TILES[large].groups(rows, channels) >= MANY_GROUPS else small

@@ -85,12 +85,8 @@ fn main(@builtin(local_invocation_index) local: u32,
   // A lane computes the results of one channel quad in every ROWS_AT_ONCE-th row.
   let quad = column_tile * (TILE_N / 4u) + first_column / PARTS / 4u + lane % QUADS;
   let lane_m = first_m + first_row / HALVES + lane / QUADS;
-  var residuals: Residuals;
-  var addends: Addends;
-  if (EARLY == 1u) {
-    residuals = residuals_of(lane_m, quad);
-    addends = addends_of(lane_m, quad);
-  }
+  var others: Others;
+  if (EARLY == 1u) { others = others_of(lane_m, quad); }
   var sums: array<array<Sums, FRAGMENTS_N>, FRAGMENTS_M>;
   for (var step = 0u; step < steps; step++) {
     for (var i = 0u; i < LOADS_X; i++) {
@@ -132,25 +128,15 @@ fn main(@builtin(local_invocation_index) local: u32,
     workgroupBarrier();
   }
 
-  if (EARLY == 0u) { residuals = residuals_of(lane_m, quad); }
+  if (EARLY == 0u) { others = others_of(lane_m, quad); }
   let own = subgroup * (UNIT_M * SUMS_ROW);
   let channel = channel_quad(quad);
   let start = start_half(phase * params.quads + quad, 0u);
   let last_start = start_half(phase * params.quads + quad, HALVES - 1u);
   let offsets = quad_offsets(quad);
   for (var i = 0u; i < FRAGMENTS_M; i++) {
-    // Addends are read without a condition, and all of them before anything is stored, so that the loads overlap each
-    // other and the transfer of the sums.
     var pixels: array<u32, ROUNDS>;
-    var addend: array<u32, ROUNDS>;
-    for (var e = 0u; e < ROUNDS; e++) {
-      pixels[e] = pixel_of(lane_m + i * UNIT_ROWS + e * ROWS_AT_ONCE);
-      if (EARLY == 1u) {
-        addend[e] = addends[i][e];
-      } else {
-        addend[e] = addend_of(min(pixels[e], params.rows - 1u), min(quad, params.quads - 1u));
-      }
-    }
+    for (var e = 0u; e < ROUNDS; e++) { pixels[e] = pixel_of(lane_m + i * UNIT_ROWS + e * ROWS_AT_ONCE); }
     for (var j = 0u; j < FRAGMENTS_N; j++) {
       subgroupMatrixStore<row_major>(&staged, own + j * (UNIT_N / 4u), sums[i][j], SUMS_ROW);
     }
@@ -158,34 +144,24 @@ fn main(@builtin(local_invocation_index) local: u32,
     for (var e = 0u; e < ROUNDS; e++) {
       let at = own + (lane / QUADS + e * ROWS_AT_ONCE) * SUMS_ROW + lane % QUADS;
       let acc = acc_of(start + unit_sum(at), last_start + unit_sum(at + (HALVES - 1u) * UNIT_ROWS * SUMS_ROW));
-      let value = quad_value(real_acc(acc), channel, residuals[i][e]);
-      if (pixels[e] < params.rows && quad < params.quads) { store_result(after_rounding(value, addend[e]), pixels[e], quad, offsets); }
+      let value = after_rounding(quad_value(real_acc(acc), channel, others[i][e].residual), others[i][e].addend);
+      if (pixels[e] < params.rows && quad < params.quads) { store_result(value, pixels[e], quad, offsets); }
     }
     workgroupBarrier();
   }
 }
 
-// The residuals and addends of a lane's quads. They are read without a condition, so that the loads overlap.
-alias Residuals = array<array<ResidualWord, ROUNDS>, FRAGMENTS_M>;
-alias Addends = array<array<u32, ROUNDS>, FRAGMENTS_M>;
+// The words of other operands for a lane's quads. They are read without a condition, so that the loads overlap.
+struct OtherWords { residual: ResidualWord, addend: u32 }
+alias Others = array<array<OtherWords, ROUNDS>, FRAGMENTS_M>;
 
-fn addends_of(m: u32, quad: u32) -> Addends {
-  var found: Addends;
+fn others_of(m: u32, quad: u32) -> Others {
+  var found: Others;
   for (var i = 0u; i < FRAGMENTS_M; i++) {
     for (var e = 0u; e < ROUNDS; e++) {
       let pixel = min(pixel_of(m + i * UNIT_ROWS + e * ROWS_AT_ONCE), params.rows - 1u);
-      found[i][e] = addend_of(pixel, min(quad, params.quads - 1u));
-    }
-  }
-  return found;
-}
-
-fn residuals_of(m: u32, quad: u32) -> Residuals {
-  var found: Residuals;
-  for (var i = 0u; i < FRAGMENTS_M; i++) {
-    for (var e = 0u; e < ROUNDS; e++) {
-      let pixel = min(pixel_of(m + i * UNIT_ROWS + e * ROWS_AT_ONCE), params.rows - 1u);
-      found[i][e] = residual_of(pixel, min(quad, params.quads - 1u));
+      let known = min(quad, params.quads - 1u);
+      found[i][e] = OtherWords(residual_of(pixel, known), addend_of(pixel, known));
     }
   }
   return found;

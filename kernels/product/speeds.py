@@ -1,4 +1,4 @@
-"""Measured speeds of tiles on GPUs with matrix units, and the choice of a tile by them."""
+"""Measured speeds of tiles on GPUs with matrix units."""
 
 from __future__ import annotations
 
@@ -6,32 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib.thresholds import SPLITTING, UNPACKING
-
-
-class Tile(Protocol):
-    """The methods of `gemm.Tile` and `units.UnitTile` that `fastest` uses."""
-
-    @property
-    def m(self) -> int:
-        """Rows of the result that a workgroup makes."""
-
-    @property
-    def n(self) -> int:
-        """Channels that a workgroup makes."""
-
-    @property
-    def columns(self) -> int:
-        """Columns of the product that a workgroup makes: a channel is one, or two."""
-
-    def bytes_along(self, vectors: int) -> int:
-        """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
-
-    def groups(self, rows: int, channels: int) -> int:
-        """The number of workgroups for a result."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +59,7 @@ SPEEDS = FAMILIES[H200]
 """Speeds on an NVIDIA H200. They also serve adapters that were not measured.
 
 They were fitted to the layers of ResNet-50, MobileNetV2, ViT-B/16 and two networks of 3x3 convolutions at batch 1 and
-32, and to square products. In each network the choices of `fastest` take at most a sixteenth more than the fastest
+32, and to square products. In each network the choices by them take at most a sixteenth more than the fastest
 tiles. Residuals and few words along k (images of one channel, 16 to 32 channels) were fitted again to single layers,
 after rounding by additions was introduced; dot products were fitted to single layers only. Layers were timed with their
 operands in the cache, where few large workgroups look better than in a network. Tiles that were not faster (96x128) are
@@ -99,31 +75,3 @@ def family(adapter: str) -> str:
 def known(target: Target) -> bool:
     """Whether the rules that choose kernels were measured on the target: on its family of adapters, or in software."""
     return not target.shares_memory or bool(family(target.name))
-
-
-def fastest(
-    sizes: tuple[int, int, int],
-    tiles: Mapping[str, Tile],
-    residual: bool,
-    adapter: str = H200,
-    halves_per_row: int = 1,
-) -> str:
-    """The name of the tile with the least expected time.
-
-    Args:
-        sizes: (rows, channels, words along k) of the product.
-        tiles: the tiles to choose from, by name. Those without a known speed are ignored.
-        residual, halves_per_row: as for `Speed.microseconds`.
-        adapter: name of the adapter.
-    """
-    rows, channels, words = sizes
-    speeds = FAMILIES.get(family(adapter), SPEEDS)
-
-    def microseconds(name: str) -> float:
-        tile = tiles[name]
-        columns = tile.columns + (SPLITTING if halves_per_row > 1 else 0)
-        unpacked = tile.m + (UNPACKING if tile.columns > tile.n else 0)
-        work = 2e-6 * unpacked * columns * tile.bytes_along(-(-words // 4))
-        return speeds[name].microseconds(tile.groups(rows, channels), work, residual, halves_per_row)
-
-    return min((name for name in tiles if name in speeds), key=microseconds)

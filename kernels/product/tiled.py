@@ -4,7 +4,7 @@ and of two activations (`q8ta_matmul`, which changes what a second operand has o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,8 @@ from q8ta_wgpu.kernels.product.gemm import (
     AnyTile,
     Sizes,
     choose,
-    is_shared,
     reads_residual_early,
     tiles,
-    with_parts,
 )
 from q8ta_wgpu.kernels.product.units import UNITS
 
@@ -70,7 +68,7 @@ class Product:
 
     def shaped(self, call: Call, tile: AnyTile) -> AnyTile:
         """The tile as a call needs it: for weights of 8 or 4 bits, with a step no longer than k."""
-        return with_parts(tile, four_bit_weights.unit_parts(call)).at_depth(self.vectors(call))
+        return replace(tile, parts=four_bit_weights.unit_parts(call)).at_depth(self.vectors(call))
 
     def rows(self, call: Call, tile: AnyTile) -> int:
         """Rows of the product. Those of each phase are padded to whole tiles."""
@@ -124,7 +122,7 @@ class Product:
 
         def packed(call: Call, weight: Array) -> Array:
             rows = self.weights(call, weight)
-            pack = with_parts(tile, four_bit_weights.unit_parts(call)).pack
+            pack = replace(tile, parts=four_bit_weights.unit_parts(call)).pack
             return np.concatenate([pack(phase) for phase in rows]) if rows.ndim == 3 else pack(rows)
 
         columns = 1 if tile.body == UNITS else tile.n
@@ -156,7 +154,7 @@ def kernels(product: Product) -> tuple[Kernel, ...]:
 
 def _kernel(product: Product, label: str, tile: AnyTile) -> Kernel:
     def supports(call: Call, target: Target) -> bool:
-        return product.takes(call, label) and tile.fits(target) and is_shared(product.shaped(call, tile))
+        return product.takes(call, label) and tile.fits(target) and product.shaped(call, tile).is_shared()
 
     def threads(call: Call, layout: Any) -> tuple[int, int, int]:
         return product.groups(call, product.shaped(call, tile)) * tile.threads, 1, 1
