@@ -111,9 +111,9 @@ def _asked(graph: GraphModule) -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
     calibration = Calibration(program, True, False)
     if not (steps := least(calibration).steps):
         return [], ()
-    edges = {edge: step.width for step in steps for edge in step.reading[0].edges(step.reading[1])}
+    edges = [edge for step in steps for edge in step.reading[0].edges(step.reading[1])]
     noted = program.graph.copy()
-    write_record(noted, calibration.values, edges, Precision(steps))
+    write_record(noted, calibration.values, Precision(steps), [step.reading for step in steps])
     said = said_of(Precision(steps), noted, program.names)
     return [(call, program.names[value]) for call, value in edges if value in program.names], said
 

@@ -21,7 +21,7 @@ from q8ta_wgpu.ir.graph import Array, Graph
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import how_many, in_order
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
-from q8ta_wgpu.quantization.record import widths_of, write_record
+from q8ta_wgpu.quantization.record import write_record
 from q8ta_wgpu.quantization.stored import Shares
 
 Tensors = tuple[Tensor, ...]
@@ -108,7 +108,7 @@ class OnGraph:
         self.precision = self._chosen()
         self._graph = self.calibration.quantized(self.precision.chosen)
         values = self.calibration.values
-        write_record(self._graph, values, widths_of(values, self._graph), self.precision)
+        write_record(self._graph, values, self.precision, values.readings)
         lost = faults.lost_values(self._met(self.precision))
         write_qdq(self.module, self.program, self._graph, values.given)
         return masked or lost or self.precision.warning(": Quantizer(skip=[...])")

@@ -14,8 +14,7 @@ class Decision:
         role: who reads them: weighted "sums", "products" of two values, "steps" such as an order, or "others".
         width: "int8", "int16" or "float32".
         by: what decided: the name of a rule; "plan" where the operators around the value say it; "noise" where the
-            search for the fewest bits did; "cheap" where more bits cost next to nothing; "written" where the quantized
-            graph has another width than was decided.
+            search for the fewest bits did; "cheap" where more bits cost next to nothing.
         reason: why, as a report says it; empty for the plan's 8 bits.
         matched: the names of all rules that matched.
         noise: the noise that rounding it to `narrow` makes in the outputs, relative to what they should have at most;
@@ -40,7 +39,7 @@ class Decision:
     @property
     def is_widened(self) -> bool:
         """Whether more bits were decided on than the operators around the values ask for."""
-        return self.by not in ("plan", "written")
+        return self.by != "plan"
 
     @property
     def how(self) -> str:
@@ -101,6 +100,5 @@ _BY = {
     "noise": "its noise",
     "cheap": "its cost",
     "asked for": "the precision",
-    "written": "how it is written",
 }
 """What decided, other than rules."""

@@ -18,7 +18,7 @@ from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import how_many, in_order
 from q8ta_wgpu.quantization.precision import Precision, Precisions, least
 from q8ta_wgpu.quantization.prepare import prepare
-from q8ta_wgpu.quantization.record import widths_of, write_record
+from q8ta_wgpu.quantization.record import write_record
 from q8ta_wgpu.quantization.runner import ReferenceRunner
 from q8ta_wgpu.session.inputs import arguments, arrays
 
@@ -146,7 +146,7 @@ def _quantized(found: Sizes, file: File, calibration: Iterable[Any], asked: _Ask
     update(items, items, "choosing scales and quantizing weights")
     precision = _chosen(calibrated, kept, asked.precision)
     graphs = [calibrated.quantized(precision.chosen)]
-    write_record(graphs[0], calibrated.values, widths_of(calibrated.values, graphs[0]), precision)
+    write_record(graphs[0], calibrated.values, precision, calibrated.values.readings)
     # Sums of floats in another order: scales of one may differ from those of the other in their last digits.
     graphs[0].notes.append(f"its ranges were measured by {computed.runner}")
     graphs += [calibrated.quantized_like(each, precision.chosen) for each in found.programs[1:]]

@@ -15,12 +15,11 @@ from q8ta_wgpu.passes.plan.rounding import rounding_of
 from q8ta_wgpu.quantization.faults import ValueFaultError, rows_not_finite
 from q8ta_wgpu.quantization.float_program import FloatProgram
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.planned import planned, tables_of
 from q8ta_wgpu.quantization.ranges import Range, no_scale
 from q8ta_wgpu.quantization.recurrent import LayerStates, layers_of
 from q8ta_wgpu.quantization.steps import multiplies_rows
-from q8ta_wgpu.quantization.stored import Choice
+from q8ta_wgpu.quantization.stored import Choice, Shares, Stored, Table
 from q8ta_wgpu.quantization.transforms import transforms
 from q8ta_wgpu.quantization.tuned import SEVERAL
 from q8ta_wgpu.quantization.weight_rounding import NUMPY, Algebra, Inputs
@@ -60,7 +59,7 @@ class Calibration:
         algebra: Algebra = NUMPY,
     ) -> None:
         self._streams, self._by_rows = streams, by_rows
-        self._met, self._held_out = 0, dict[Place, Range]()
+        self._met, self._held_out = 0, dict[Stored, Range]()
         self.met_before = 0
         self.graph, self.calls, self.program = program.graph, program.calls, program
         kept = set(program.states.values())
@@ -68,10 +67,7 @@ class Calibration:
         calls, why = self.calls, plan.in_float
         reasons = {n.output: why[calls[n.output]] for n in self.graph.nodes if calls[n.output] in why}
         self.graph.values.leave_in_float(reasons)
-        self._places, self._taken = Places(plan, program.states), taken_elements(self.graph)
-        self._ranges: dict[Place, Range] = {
-            root: Range(self._places.storage(root), algebra.norm) for root in self._places.roots
-        }
+        self._taken = taken_elements(self.graph)
         read = {call for call, _ in plan.reads}
         sums = [n for n in self.graph.nodes if is_sum(self.graph, n) and self.calls[n.output] in read]
         self.sums = {node.output: node for node in sums}
@@ -84,9 +80,11 @@ class Calibration:
         self.weights.inputs, self._inputs = fitted, {k: v for each in fitted.values() for k, v in each.items()}
         known = {*transforms(self.graph, sums), *(name for name in program.transforms if name in self.sums)}
         tables = tables_of(program, self.weights.in_groups)
-        self.values = planned(program, self._places, self._ranges, known, self._taken, tables)
-        shared = {each for each in self.values.stored if len(each.values) > 1}
-        self._shared = {n: [s for s in found if s in shared] for n, found in self.values.of_value.items()}
+        self.values = planned(program, plan, known, self._taken, tables, algebra.norm)
+        self._stored: dict[str, list[Stored]] = {}
+        for stored in self._ranged:
+            for name in stored.values:
+                self._stored.setdefault(name, []).append(stored)
         if by_rows:
             self.values.by_rows |= {stored for stored in self.values.stored if multiplies_rows(self.values, stored)}
 
@@ -121,13 +119,13 @@ class Calibration:
                 readers.setdefault(name, []).append(states)
 
         def met(name: str, array: Array) -> None:
-            ranges = self._places.of_value.get(name, ())
-            if (ranges or name in readers) and not np.isfinite(array).all():
+            stored = self._stored.get(name, ())
+            if (stored or name in readers) and not np.isfinite(array).all():
                 raise ValueFaultError(name, item, rows_not_finite(array))
-            for root in ranges:
-                self._ranges[root].meet(array)
-            for stored in self._shared.get(name, ()):
-                stored.meet(name, float(array.min(initial=0.0)), float(array.max(initial=0.0)))
+            for one in stored:
+                one.met.meet(array)
+                if len(one.values) > 1:
+                    one.meet(name, float(array.min(initial=0.0)), float(array.max(initial=0.0)))
             for each in readers.get(name, ()):
                 each.meet(array) if isinstance(each, Inputs) else each.meet(name, array)
 
@@ -142,8 +140,8 @@ class Calibration:
         for name, array in given.items():  # of calls that no node computes
             zeros.meet(name, array)
         run(needed, {**inputs, **given}, met=zeros.meet, known=known)
-        for each in self._ranges.values():
-            each.peaks.end_item()
+        for stored in self._ranged:
+            stored.met.peaks.end_item()
         self._met += min((len(x) for x in inputs.values() if x.ndim), default=1)
 
     def hold_out(self) -> None:
@@ -152,7 +150,7 @@ class Calibration:
         case."""
         self.met_before = self._met
         if self._met >= SEVERAL:
-            self._held_out = {root: copy.deepcopy(met) for root, met in self._ranges.items()}
+            self._held_out = {stored: copy.deepcopy(stored.met) for stored in self._ranged}
 
     @property
     def is_held_out(self) -> bool:
@@ -164,7 +162,7 @@ class Calibration:
         """Uses the ranges that were noted."""
         ranges = {stored: stored.met for stored in self.values.stored}
         for stored in ranges:
-            stored.use(self._held_out.get(stored.place, stored.met))
+            stored.use(self._held_out.get(stored, stored.met))
         try:
             yield
         finally:
@@ -180,15 +178,20 @@ class Calibration:
 
     def check_ranges(self) -> None:
         """Raises ValueFaultError where calibration met a value for whose range float32 has no scale."""
-        for (_, name), met in self._ranges.items():
-            if said := no_scale(met.low, met.high):
-                raise ValueFaultError(name, None, said)
+        for stored in self._ranged:
+            if said := no_scale(stored.met.low, stored.met.high):
+                raise ValueFaultError(stored.values[0], None, said)
+
+    @property
+    def _ranged(self) -> list[Stored]:
+        """What has a range."""
+        return [stored for stored in self.values.stored if not isinstance(stored, Table | Shares)]
 
     @property
     def wanted(self) -> set[str]:
         """The values that are counted."""
         read = {self._read_by[output][0] for output in self._inputs}
-        return {*self._places.of_value, *read, *(name for each in self._layers.values() for name in each.wanted)}
+        return {*self._stored, *read, *(name for each in self._layers.values() for name in each.wanted)}
 
     def _needed(self, known: Mapping[str, Array]) -> Graph:
         """The graph of what is counted and of what it is computed from."""
@@ -212,13 +215,17 @@ class Calibration:
         """The graph of the same program at other sizes of its inputs, quantized with the same numbers."""
         group = self.weights.group
         other = Calibration(program, self._streams, fit_weights=False, group=group, by_rows=self._by_rows)
-        own = {(type(stored), stored.place): stored for stored in self.values.stored}
-        for stored in other.values.stored:
-            if (known := own.get((type(stored), stored.place))) is not None:
-                stored.met, stored.clips, stored.own = known.met, known.clips, known.own
+        own = {_key(stored): stored for stored in self.values.stored}
+        same = {_key(stored): stored for stored in other.values.stored}
+        for key in own.keys() & same.keys():
+            same[key].met, same[key].clips, same[key].own = own[key].met, own[key].clips, own[key].own
         for call, states in other._layers.items():
             states.hidden, states.state = self._layers[call].hidden, self._layers[call].state
         other.weights.take(self.weights)
-        same = {stored.place: stored for stored in other.values.stored}
-        found = {(same[s.place], role): w for (s, role), w in (chosen or {}).items() if s.place in same}
+        found = {(same[_key(s)], role): w for (s, role), w in (chosen or {}).items() if _key(s) in same}
         return other.quantized(found)
+
+
+def _key(stored: Stored) -> tuple[object, ...]:
+    """What tells values that are stored from all others, at all sizes of inputs."""
+    return type(stored), stored.values[0], stored.storage

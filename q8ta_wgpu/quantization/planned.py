@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Array, Graph, Node
 from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Moves, Product, Recurrent, WeightedSum
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.lib.mask import shortened
-from q8ta_wgpu.passes.plan.storage import INT8, Attention
+from q8ta_wgpu.passes.plan.storage import INT8, Rounding, Shared, Storage
 from q8ta_wgpu.quantization.finite import asked_of_inputs, asks_whether_finite
 from q8ta_wgpu.quantization.float_program import FloatProgram
-from q8ta_wgpu.quantization.places import Place, Places
 from q8ta_wgpu.quantization.ranges import Range
 from q8ta_wgpu.quantization.stored import (
     RESULT,
@@ -38,32 +37,71 @@ also has a scale."""
 
 def planned(
     program: FloatProgram,
-    places: Places,
-    ranges: Mapping[Place, Range],
+    plan: Rounding,
     transforms: Collection[str],
     left_out: Collection[str],
     tables: Sequence[Table],
+    norm: Callable[[Array], float],
 ) -> StoredValues:
-    """The values that a plan stores.
+    """The values that a plan stores, of which calibration has met nothing yet.
 
     Args:
         program: the float program.
-        places: of the plan.
-        ranges: what calibration meets, by the roots of places.
+        plan: how values are stored.
         transforms: weighted sums, by output, whose weights are not the network's.
         left_out: values of which a `where` leaves elements out.
         tables: of learned rows.
+        norm: the root of the sum of squares of an array.
     """
     graph, calls, states = program.graph, program.calls, program.states
-    found = _Planned(graph, calls, places, ranges, transforms)
+    found = _Planned(graph, calls, plan, stored_at(plan, states, norm), transforms)
     found.note_states(states)
-    for stored in found.by_root.values():
-        stored.zeros = not set(stored.values).isdisjoint(left_out)
-    given = {name: found.by_root[places.root(("", name))] for name in places.plan.gives}
+    stored = list(dict.fromkeys(found.at.values()))
+    for each in stored:
+        each.zeros = not set(each.values).isdisjoint(left_out)
+    given = {name: found.at["", name] for name in plan.gives}
     order = {name: place for place, name in enumerate(found.names)}
-    every = sorted(found.by_root.values(), key=lambda stored: min(map(order.__getitem__, stored.values), default=0))
-    shares = found.shares(places.plan.attention)
-    return StoredValues(graph, calls, [*every, *tables, *shares], given, transforms, states)
+    stored.sort(key=lambda each: min(map(order.__getitem__, each.values), default=0))
+    return StoredValues(graph, calls, [*stored, *tables, *found.shares()], given, transforms, states)
+
+
+def stored_at(plan: Rounding, states: Mapping[str, str], norm: Callable[[Array], float]) -> dict[Edge, Stored]:
+    """What is stored at each place where a plan rounds a value: (call that reads it, value), or ("", value) where it is
+    computed. Places that share a scale store one.
+
+    Args:
+        plan: how values are stored.
+        states: the values that the next run reads as others were written, by these.
+        norm: the root of the sum of squares of an array.
+    """
+    first: dict[str, Edge] = {}
+    for place in plan.reads:
+        first.setdefault(place[0], place)
+    storages: dict[Edge, Storage] = {**{("", name): each for name, each in plan.gives.items()}, **plan.reads}
+    groups = {place: [place] for place in storages}
+
+    def own(place: Edge) -> Storage:
+        while isinstance(storage := storages[place], Shared):
+            place = first[storage.call]
+        return storage
+
+    def join(one: Edge, other: Edge) -> None:
+        short, long = sorted((groups[one], groups[other]), key=len)
+        if short is not long:
+            long += short
+            groups.update(dict.fromkeys(short, long))
+
+    alike: dict[tuple[str, Storage], Edge] = {}
+    for place, storage in storages.items():
+        if isinstance(storage, Shared):
+            join(first[storage.call], place)
+        join(alike.setdefault((place[1], own(place)), place), place)
+    for read, written in states.items():  # the next run reads a state at the scale at which it was written
+        for place in [p for p in plan.reads if p[1] == read and written in plan.gives]:
+            if own(place) == own(("", written)):
+                join(("", written), place)
+    made = {id(group): Stored(own(group[0]), Range(own(group[0]), norm)) for group in groups.values()}
+    return {place: made[id(group)] for place, group in groups.items()}
 
 
 def tables_of(program: FloatProgram, in_groups: Callable[[Sequence[int]], bool]) -> list[Table]:
@@ -81,7 +119,7 @@ def tables_of(program: FloatProgram, in_groups: Callable[[Sequence[int]], bool])
         shape = graph.types[name].shape
         if len(shape) != 2 or shape[1] < SHORTEST_ROW:
             continue
-        table = found.setdefault(name, Table(("", name), INT8, Fixed(), [name], fixed=in_groups(shape)))
+        table = found.setdefault(name, Table(INT8, Fixed(), [name], fixed=in_groups(shape)))
         table.roles[program.calls[node.output], name] = frozenset({"others"})
     return list(found.values())
 
@@ -93,27 +131,28 @@ class _Planned:
         self,
         graph: Graph,
         calls: Mapping[str, str],
-        places: Places,
-        ranges: Mapping[Place, Range],
+        plan: Rounding,
+        at: Mapping[Edge, Stored],
         transforms: Collection[str],
     ) -> None:
-        self.graph, self.calls, self.places, self.transforms = graph, calls, places, transforms
+        self.graph, self.calls, self.plan, self.at, self.transforms = graph, calls, plan, at, transforms
         self.readers, self.producers = readers_of(graph), {node.output: node for node in graph.nodes}
         self._asked = asked_of_inputs(graph)
         self._computing = {calls[node.output] for node in graph.nodes if isinstance(OPS[node.op].int8, _SUMS)}
-        self.by_root = {root: Stored(root, places.storage(root), ranges[root]) for root in places.roots}
+        of_value: dict[str, dict[Stored, None]] = {}
+        for (_, name), stored in at.items():
+            of_value.setdefault(name, {})[stored] = None
         given = (name for name in graph.types if name not in self.producers)
-        names = [n for n in (*given, *self.producers) if n in places.of_value]
-        self.names = names
-        for name in names:
-            for root in places.of_value[name]:
-                self.by_root[root].values.append(name)
+        self.names = [n for n in (*given, *self.producers) if n in of_value]
+        for name in self.names:
+            for stored in of_value[name]:
+                stored.values.append(name)
         self._roles = self._roles_of_nodes()
-        self._behind: dict[tuple[str, Place], set[Role]] = {}
+        self._behind: dict[tuple[str, Stored], set[Role]] = {}
         self._given_by: dict[str, list[str]] = {}
         for name in filter(self._is_given, self.producers):
             self._given_by.setdefault(calls[name], []).append(name)
-        for name in reversed(names):
+        for name in reversed(self.names):
             self._add_edges(name)
 
     def note_states(self, states: Mapping[str, str]) -> None:
@@ -126,11 +165,11 @@ class _Planned:
             stored.roles[RESULT, written] = frozenset(roles or {"others"})
             stored.moves.update([(RESULT, written)] if roles else [])
 
-    def shares(self, attention: Sequence[Attention]) -> list[Shares]:
+    def shares(self) -> list[Shares]:
         """The shares of attentions, of which operands are stored."""
-        edges = {edge for stored in self.by_root.values() for edge in stored.roles}
+        edges = {edge for stored in self.at.values() for edge in stored.roles}
         found = []
-        for each in attention:
+        for each in self.plan.attention:
             product, softmax, context = map(self.producers.get, (each.product, each.softmax, each.context))
             if product is None or softmax is None or context is None:
                 continue
@@ -144,7 +183,6 @@ class _Planned:
             results = tuple(edge for edge in edges if edge[1] == end)
             found.append(
                 Shares(
-                    ("", softmax.output),
                     INT8,
                     Fixed(),
                     [softmax.output],
@@ -168,14 +206,11 @@ class _Planned:
 
     def _at(self, edge: Edge) -> Stored | None:
         """What an edge reads rounded; None where it reads what is not stored."""
-        name = edge[1]
-        if edge in self.places.plan.reads:
-            return self.by_root[self.places.root(edge)]
-        return self.by_root[self.places.root(("", name))] if self._is_given(name) else None
+        return self.at.get(edge, self.at.get(("", edge[1])))
 
     def _is_given(self, name: str) -> bool:
         """Whether a value is rounded where it is computed."""
-        return name in self.places.plan.gives
+        return name in self.plan.gives
 
     def _add_edges(self, name: str) -> None:
         """Adds the edges that read a value. Those behind it are known."""
@@ -185,19 +220,19 @@ class _Planned:
                 continue
             if moved := self._moved(edge, stored):
                 stored.moves.add(edge)
-                roles = {role for each in moved for role in self._behind.get((each, stored.place), ())}
+                roles = {role for each in moved for role in self._behind.get((each, stored), ())}
             else:
                 read = [node for node in self.readers.get(name, ()) if self.calls[node.output] == edge[0]]
                 roles = {self._roles[node.output] for node in read}
             stored.roles[edge] = frozenset(roles or {"others"})
-            self._behind.setdefault((name, stored.place), set()).update(stored.roles[edge])
+            self._behind.setdefault((name, stored), set()).update(stored.roles[edge])
 
     def _moved(self, edge: Edge, stored: Stored) -> list[str]:
         """The values that a call gives which share the scale of what it reads; none of a call that computes."""
-        if edge not in self.places.plan.reads or edge[0] in self._computing:
+        if edge not in self.plan.reads or edge[0] in self._computing:
             return []
         given = self._given_by.get(edge[0], ())
-        return [name for name in given if name != edge[1] and self.places.root(("", name)) == stored.place]
+        return [name for name in given if name != edge[1] and self.at["", name] is stored]
 
     def _roles_of_nodes(self) -> dict[str, Role]:
         """The role in which each node reads, by its output."""
@@ -215,7 +250,7 @@ class _Planned:
             else:
                 roles = {"steps" if steps[node.output] else "others"}
                 if not self._is_given(node.output):
-                    unstored = (n for n in behind if (self.calls[n.output], node.output) not in self.places.plan.reads)
+                    unstored = (n for n in behind if (self.calls[n.output], node.output) not in self.plan.reads)
                     roles.update(found[reader.output] for reader in unstored)
                 found[node.output] = next(role for role in ROLES if role in roles)
         return found

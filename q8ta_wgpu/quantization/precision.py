@@ -24,7 +24,7 @@ from q8ta_wgpu.quantization.predicted import noise_of_each
 from q8ta_wgpu.quantization.runner import Runner, TracedRunner
 from q8ta_wgpu.quantization.simulated import Simulated, by_rows
 from q8ta_wgpu.quantization.steps import Costs, Step, reads_int16, widths
-from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, Shares, Table, Width
+from q8ta_wgpu.quantization.stored import Choice, Reading, Shares, Table, Width
 from q8ta_wgpu.quantization.tuned import CLEAN, NOTHING, SPARE, WITHIN
 
 RUNS = 40
@@ -110,8 +110,7 @@ class Precisions:
         self._known = widths(self.rules)
         self._go_on = {step.reading for step in self.rules if step.rule in rules.MAY_GO_ON}
         last_word = self._known.keys() - self._go_on
-        every = ((stored, role) for stored in self.values.stored for role in ROLES if stored.edges(role))
-        self._free: list[Reading] = [reading for reading in every if reading not in last_word]
+        self._free = [reading for reading in self.values.readings if reading not in last_word]
         self.simulated = Simulated(self.calibration, self.runner)
         self.noise, self.judge = self.simulated.noise, self.simulated.judge
 
@@ -228,8 +227,7 @@ class Precisions:
         wide = {reading: width for reading, width in widths(every).items() if width == "int16"}
         if not (asked := [reading for reading in wide if ("float32", 0.0) in self._widths(reading)]):
             return []
-        readings = [(stored, role) for stored in self.values.stored for role in ROLES if stored.edges(role)]
-        rest: Choice = {**dict.fromkeys(readings, "float32"), **wide}
+        rest: Choice = {**dict.fromkeys(self.values.readings, "float32"), **wide}
         found = noise_of_each(asked, lambda c: self.noise({**rest, **c}, rounds=False), wanted, RUNS)
         amounts = {reading: found[reading] for reading in found if reading in _noticed(found)}
         return [

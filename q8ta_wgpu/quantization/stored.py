@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from q8ta_wgpu.ir.graph import INT16X4, Array, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.passes.plan.storage import INT16, WHOLE, Storage
-from q8ta_wgpu.quantization.places import Place
+from q8ta_wgpu.passes.plan.storage import INT8, INT16, WHOLE, Storage
+from q8ta_wgpu.quantization.ranges import Range
 
 Role = Literal["sums", "products", "steps", "others"]
 ROLES: tuple[Role, ...] = ("sums", "products", "steps", "others")
@@ -36,28 +36,11 @@ Edge = tuple[str, str]
 """(call that reads a value, or RESULT; the value)."""
 
 
-class Met(Protocol):
-    """What calibration met of values, such as a Range."""
-
-    low: float
-    high: float
-
-    @property
-    def count(self) -> float:
-        """How many values were met that are not zero."""
-        ...
-
-    def stored(self, storage: Storage, clips: bool = True) -> QParams:
-        """Scale and zero point of a storage. `clips`: whether values may be clipped."""
-        ...
-
-
 @dataclass(eq=False)
 class Stored:
     """Values that share a scale: a value, and what its elements are moved to.
 
     Attributes:
-        place: the root of the places where they are rounded.
         storage: how the plan stores them.
         met: what calibration met of them.
         values: their names, in the order of the graph.
@@ -69,9 +52,8 @@ class Stored:
         zeros: whether calibration met zeros in place of elements that a `where` leaves out.
     """
 
-    place: Place
     storage: Storage
-    met: Met
+    met: Range
     values: list[str] = field(default_factory=list)
     roles: dict[Edge, frozenset[Role]] = field(default_factory=dict)
     moves: set[Edge] = field(default_factory=set)
@@ -113,7 +95,7 @@ class Stored:
         first, last = self.own.get(name, (0.0, 0.0))
         self.own[name] = min(first, low), max(last, high)
 
-    def use(self, met: Met) -> None:
+    def use(self, met: Range) -> None:
         """Takes other values for those that calibration met."""
         self.met = met
         self._q.clear()
@@ -161,10 +143,12 @@ class Shares(Stored):
     bias: Array = field(default_factory=lambda: np.zeros((1, 1, 1, 1), np.float32))
 
 
-class Fixed:
+class Fixed(Range):
     """What calibration met of values whose scales do not follow from it: rows of tables, and shares."""
 
-    low, high, count = 0.0, 0.0, 0.0
+    def __init__(self) -> None:
+        super().__init__(INT8)
+        self.low = self.high = 0.0
 
     def stored(self, storage: Storage, clips: bool = True) -> QParams:
         """A scale that stands for theirs."""
@@ -215,6 +199,11 @@ class StoredValues:
         for each in stored:
             for name in each.values:
                 self.of_value.setdefault(name, []).append(each)
+
+    @property
+    def readings(self) -> list[Reading]:
+        """All that is read, in each of the roles in which it is."""
+        return [(stored, role) for stored in self.stored for role in ROLES if stored.edges(role)]
 
     def nodes(self, edge: Edge) -> list[Node]:
         """The nodes of a call that read a value."""
