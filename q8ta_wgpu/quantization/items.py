@@ -59,7 +59,7 @@ def in_order(
     """All items, those that are simulated last: how well ranges suit inputs that they did not meet is what counts.
 
     Args:
-        items: in the user's order. Whether they say how many they are makes no difference: as many as matter are held.
+        items: in the user's order. Of these as many are held as may be simulated.
         simulated: how many of the first ones are simulated, by the first one, of how many there are.
         copied: copies an item that is kept, since an iterable may reuse the memory of its items.
         hold_out: is called once all others were met, to note their ranges.
@@ -72,14 +72,12 @@ def in_order(
     if not held:
         return
     of = simulated(held[0])
-    while of(len(held)) < of(ENOUGH) and (more := [copied(item) for item in itertools.islice(source, 1)]):
-        held += more
-    count = of(len(held))
-    kept = held[:count]
-    for place, item in enumerate(itertools.chain(held, source)):
-        if place >= count:
-            yield place, item, False
-        elif place >= len(held):
-            kept.append(copied(item))
+    held += [copied(item) for item in itertools.islice(source, max(of(ENOUGH) - 1, 0))]
+    total = len(held)
+    for item in source:
+        yield total, item, False
+        total += 1
+    count = of(total)
+    yield from ((place, held[place], False) for place in range(count, len(held)))
     hold_out()
-    yield from ((place, item, True) for place, item in enumerate(kept))
+    yield from ((place, item, True) for place, item in enumerate(held[:count]))
