@@ -257,25 +257,17 @@ class _Planner:
     def _store(self, node: Node, operands: Iterable[str], result: Storage = INT8) -> None:
         """Plans the region that begins with a node: its operands, and its result unless no reader needs it in int8."""
         region = self.regions.find(node)
-        self._read_operands(node, () if self.readers.becomes_integers(region) else operands)
+        self._read_operands(node, operands)
         for fused in region.nodes[1:]:
             self.regions.claimed.add(fused.output)
             if fused.op == "add" and region.addend is not None and region.addend in fused.inputs:
                 self._read(fused, region.addend)
         end = self.regions.result(region.end)
-        if not self.readers.ends_in_float(region):
-            if end in self.observable:
-                whole = result == INT8 and any(map(_rounds_to_whole, region.nodes))
-                self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
-            return
-        waiting = self.rewriter.readers(end)
-        integers = self.readers.integers_follow(end)
-        while waiting:
-            reader = waiting.pop()
-            if kind_of(reader) is not None:
-                self.regions.claimed.add(reader.output)
-                goes_on = integers and not self.readers.converts(reader)
-                waiting += self.rewriter.readers(reader.output) if goes_on else []
+        if self.readers.ends_in_float(region):
+            self.regions.claimed |= {r.output for r in self.rewriter.readers(end) if kind_of(r) is not None}
+        elif end in self.observable:
+            whole = result == INT8 and any(map(_rounds_to_whole, region.nodes))
+            self.found.gives[end] = WHOLE if whole else INT16 if self.widths.needs_16(region) else result
 
     def _store_slices(self, node: Node) -> None:
         """Plans a scale for each slice of a weighted sum; they share a zero point, so that one tensor stores them."""
