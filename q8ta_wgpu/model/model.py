@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from q8ta_wgpu import hub
-from q8ta_wgpu.errors import GraphError, InputError, ModelFileError, check_switch, counted, shown
+from q8ta_wgpu.errors import GraphError, InputError, ModelFileError, check_switch, counted, nearest, shown
 from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.model import file
-from q8ta_wgpu.model.explained import explained
 from q8ta_wgpu.model.report import Report
 from q8ta_wgpu.model.resize import resized
 from q8ta_wgpu.model.structure import Structure
@@ -151,6 +150,26 @@ def load(path: str | Path, revision: str | None = None) -> Model:
         UnsupportedError: a file on the Hub, and huggingface_hub is missing.
     """
     return Model(*file.load(path_of(hub.local(path, revision, ModelFileError), "load")))
+
+
+def explained(graph: Graph, value: str | None) -> str:
+    """The decisions about a value, by its name in the float graph or in this one; without a value all of them. Raises
+    InputError if there are none."""
+    known = dict.fromkeys(name for decision in graph.decisions for name in decision.values)
+    if not known:
+        raise InputError("the model has no record of what was decided: q8ta_wgpu.quantize writes one")
+    name = value
+    if value is not None and value not in known:  # what is made of a value is called "value.stored", "value.real", ...
+        name = max((each for each in known if value.startswith(f"{each}.")), key=len, default=None)
+        if name is None:
+            if value in graph.types and graph.types[value].q is None:
+                raise InputError(
+                    f"{shown(value)} has dtype {graph.types[value].dtype} in this model, so no bits were decided for "
+                    "it; if it is a float island between int8 values, print(model.report()) has the reason"
+                )
+            near = ", ".join(nearest(value, known))
+            raise InputError(f"no stored value is called {shown(value)}; nearest to it: {near}")
+    return "\n".join(str(each) for each in graph.decisions if name is None or name in each.values)
 
 
 def _sizes(name: str, old: TensorType, shape: object) -> tuple[int, ...]:

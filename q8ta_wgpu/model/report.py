@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from q8ta_wgpu.errors import counted
-from q8ta_wgpu.ir.decision import Decision
+from q8ta_wgpu.ir.decision import Decision, share_of, size_of
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16X4, INT32, RANGES, Graph, Node
 from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.kernels import OPS
-from q8ta_wgpu.model.widened import together
+
+_LISTED = 4
+"""The most names in a line."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,29 @@ class Report:
         causes = {_cause_of(each) for each in self.widened}
         others = [notes for cause, notes in self.reasons.items() if cause not in causes]
         return [*together(self.widened), *(f"{n}, and {len(more)} more" if more else n for n, *more in others)]
+
+
+def together(decisions: Iterable[Decision]) -> list[str]:
+    """What a report says of values in more than 8 bits, a line for all that are alike: how many values, at what cost,
+    and which they are, the costliest first."""
+    groups: dict[str, list[Decision]] = {}
+    for each in decisions:
+        groups.setdefault(_cause_of(each), []).append(each)
+    return [_line(group) for group in groups.values()]
+
+
+def _line(group: Sequence[Decision]) -> str:
+    first, *others = group
+    if not others:
+        return first.note
+    names = [each.values[0] for each in sorted(group, key=lambda each: -each.cost)]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    noise = min(each.noise or 0.0 for each in group)
+    alone = f": alone each would make at least {share_of(noise)} the noise that outputs may have" if noise else ""
+    return (
+        f"{len(group)} values: each {_cause_of(first)}{alone}, for "
+        f"{size_of(sum(each.cost for each in group))} more: {', '.join(names[:_LISTED])}{more}"
+    )
 
 
 def _described(graph: Graph, node: Node) -> str:

@@ -21,8 +21,8 @@ from q8ta_wgpu.ir.int8 import (
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.quantization.finite import asked_of_inputs
 from q8ta_wgpu.quantization.steps import Costs, moved_from, reads_int16
-from q8ta_wgpu.quantization.stored import Reading, Role, Stored, StoredValues, Width
-from q8ta_wgpu.quantization.tuned import CLEAN, FEW, GOOD
+from q8ta_wgpu.quantization.stored import Reading, Role, Stored, StoredValues
+from q8ta_wgpu.quantization.tuned import FEW, GOOD
 
 _DIVIDES = {"div": 1, "reciprocal": 0, "rsqrt": 0}
 """Operators that divide, and the position of the operand by which they divide."""
@@ -249,12 +249,6 @@ def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
         if stored.width == "int8" and all(map(reads_int16, values.readers_of(stored, "products")))
     ]
     yield from every
-
-
-def finer(reading: Reading) -> Width:
-    """int16 for what an exponential reads, or float32 where that would have noise, as where values share their scale
-    with far larger ones. What is added to an argument is a share of the exponential."""
-    return "int16" if _noise_of_a_step(reading[0]) < CLEAN else "float32"
 
 
 def _noise_of_a_step(stored: Stored) -> float:

@@ -31,7 +31,6 @@ class Rule:
         reason: of the report, as the end of "... is stored in int16".
         guard: the network of tests/frontend/test_rules.py that loses without the rule.
         worth: how much that one lost without it when it was measured.
-        finer: says of a reading whether it needs another width than that.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Rule:
     reason: str
     guard: str
     worth: str
-    finer: Callable[[Reading], Width] | None = None
 
 
 ASKED, FEW_VALUES, STATES = "asked", "few values", "states"
@@ -74,7 +72,6 @@ RULES: tuple[Rule, ...] = (
         "since an exponential makes larger what calibration did not reach",
         "sizes of boxes",
         "4.9 dB",
-        matches.finer,
     ),
     Rule(
         "divisors",
@@ -112,8 +109,7 @@ def matched(values: StoredValues, costs: Costs, only: Collection[str] = ()) -> d
             continue
         for reading in rule.match(matches.Network(values, costs, found.copy())):
             if reading[0].edges(reading[1]):
-                width = rule.width if rule.finer is None else rule.finer(reading)
-                step = Step(reading, width, costs.of(reading, width), rule.name, rule.reason)
+                step = Step(reading, rule.width, costs.of(reading, rule.width), rule.name, rule.reason)
                 found.setdefault(reading, []).append(step)
     return found
 

@@ -13,8 +13,8 @@ import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.ir.decision import Decision
 from q8ta_wgpu.model.model import Model
+from q8ta_wgpu.model.report import together
 from q8ta_wgpu.model.structure import Structure
-from q8ta_wgpu.model.widened import together
 from testbed.small import small_model
 from tests.quantizing import Plain, conv, data
 
@@ -177,7 +177,7 @@ def test_values_of_one_reason_have_one_line() -> None:
     graph.decisions, graph.notes = DECISIONS, ["the file holds no quantized values: quantize it first"]
     lines = str(Model(graph, Structure(0)).report()).splitlines()
     assert lines[-4] == (
-        "3 values: each is stored in int16 since 8 bits are too few: alone each would make 0.22 to 1,200 times the "
+        "3 values: each is stored in int16 since 8 bits are too few: alone each would make at least 22 % of the "
         "noise that outputs may have, for 1.7 MB more: b.1, f, a"
     )
     assert lines[-3:] == [*NOTES[1:], *graph.notes]
