@@ -9,7 +9,7 @@ a minute. So batch norms are hidden from both, and shown only to quantizers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,16 +21,11 @@ from q8ta_wgpu.frontend.calibrate import faults
 from q8ta_wgpu.frontend.export.folding import fold
 from q8ta_wgpu.frontend.export.modes import OwnNumbers
 from q8ta_wgpu.frontend.export.sized import Sized
+from q8ta_wgpu.frontend.export.states import states_of
 from q8ta_wgpu.frontend.export.tracing import torch_lock
 from q8ta_wgpu.frontend.nodes import constant, normalizes
 from q8ta_wgpu.frontend.notes import SIZES, noted
-from q8ta_wgpu.frontend.on_graph import said_of
-from q8ta_wgpu.frontend.pt2e.observers import observer_of, share_states
 from q8ta_wgpu.frontend.pt2e.torchao import Quantizer, convert_pt2e, prepare_pt2e
-from q8ta_wgpu.frontend.read_float import float_program
-from q8ta_wgpu.quantization.calibration import Calibration
-from q8ta_wgpu.quantization.precision import Precision, least
-from q8ta_wgpu.quantization.record import write_record
 
 Tensors = tuple[Tensor, ...]
 
@@ -46,8 +41,9 @@ class Foreign:
 
     Attributes:
         module: the graph with observers, and quantized in the end.
-        said: what the report says of values that are not rounded.
     """
+
+    said = ()
 
     def __init__(
         self,
@@ -56,19 +52,11 @@ class Foreign:
         buffers: Mapping[str, Tensor],
         edit: Callable[[GraphModule], GraphModule],
     ) -> None:
-        self._buffers, asked = buffers, list[tuple[str, str]]()
-
-        def edited(model: GraphModule) -> GraphModule:
-            found = edit(model)
-            edges, self.said = _asked(found)
-            asked.extend(edges)
-            return found
-
+        self._buffers = buffers
         _hide_norms(graph)
         with torch_lock():  # quantizers may trace patterns
-            self.module = _without_code(graph, lambda whole: prepare_pt2e(whole, _Shown(quantizer, edited)))
-        _read_unrounded(self.module, asked)
-        share_states(self.module)
+            self.module = _without_code(graph, lambda whole: prepare_pt2e(whole, _Shown(quantizer, edit)))
+        _share_states(self.module)
         self.module.recompile()
 
     def calibrate(self, items: Iterator[Tensors], update: Callable[[int], None]) -> tuple[int, bool]:
@@ -104,33 +92,28 @@ class Foreign:
         return lost
 
 
-def _asked(graph: GraphModule) -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
-    """Calls, and the values of which they ask whether they are infinite or NaN: no quantizer rounds these. And what the
-    report says of them."""
-    program = float_program(graph)
-    calibration = Calibration(program, True, False)
-    if not (steps := least(calibration).steps):
-        return [], ()
-    edges = [edge for step in steps for edge in step.reading[0].edges(step.reading[1])]
-    noted = program.graph.copy()
-    write_record(noted, calibration.values, Precision(steps), [step.reading for step in steps])
-    said = said_of(Precision(steps), noted, program.names)
-    return [(call, program.names[value]) for call, value in edges if value in program.names], said
-
-
-def _read_unrounded(model: GraphModule, edges: Sequence[tuple[str, str]]) -> None:
-    """Lets calls read values themselves in place of what observers give."""
-    named = {node.name: node for node in model.graph.nodes}
-    for call, value in edges:
-        for observer in (node for node in named[call].all_input_nodes if node.op == "call_module"):
-            if observer.all_input_nodes == [named[value]]:
-                named[call].replace_input_with(observer, named[value])
-                if not observer.users:
-                    model.graph.erase_node(observer)
+def _observer_of(model: GraphModule, node: Any) -> Any:
+    """The observer that a node of a prepared module calls. None for nodes that call something else."""
+    found = model.get_submodule(str(node.target)) if isinstance(node, Node) and node.op == "call_module" else None
+    return found if hasattr(found, "calculate_qparams") else None
 
 
 def _observers(model: GraphModule) -> Iterator[Node]:
-    return (node for node in model.graph.nodes if observer_of(model, node) is not None)
+    return (node for node in model.graph.nodes if _observer_of(model, node) is not None)
+
+
+def _share_states(observed: GraphModule) -> None:
+    """Lets one observer watch the old and the new value of a state if both have the same width, so that both are stored
+    at one scale."""
+    for state, result in states_of(observed):
+        written = _observer_of(observed, result)
+        for user in list(state.users):
+            read = _observer_of(observed, user)
+            if read is None or written is None or read is written or read.quant_max != written.quant_max:
+                continue
+            for call in observed.graph.find_nodes(op="call_module"):
+                if _observer_of(observed, call) is read:
+                    setattr(observed, str(call.target), written)
 
 
 def _observing(model: GraphModule) -> Callable[..., Any]:
@@ -138,7 +121,7 @@ def _observing(model: GraphModule) -> Callable[..., Any]:
     are read in slices observe the whole tables, since every item may be smaller."""
     for table in (node for node in model.graph.find_nodes(op="get_attr") if "shape" in noted(node, SIZES, {})):
         for user in table.users:
-            if observer_of(model, user) is not None:
+            if _observer_of(model, user) is not None:
                 model.get_submodule(str(user.target))(constant(model, table))
     return Sized(model).run if any(noted(node, SIZES) for node in model.graph.nodes) else model
 
@@ -146,7 +129,7 @@ def _observing(model: GraphModule) -> Callable[..., Any]:
 def _met(model: GraphModule) -> Iterator[faults.Met]:
     """What the observers of activations met."""
     for node in _observers(model):
-        observer = observer_of(model, node)
+        observer = _observer_of(model, node)
         low, high = (getattr(observer, name, None) for name in ("min_val", "max_val"))
         if isinstance(low, Tensor) and isinstance(high, Tensor) and low.numel() == 1:
             steps = (getattr(observer, "quant_max", None) or 127) - (getattr(observer, "quant_min", None) or 0)

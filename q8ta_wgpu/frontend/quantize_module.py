@@ -36,6 +36,7 @@ from q8ta_wgpu.frontend.float_program import Traceable
 from q8ta_wgpu.frontend.importer.importer import import_whole
 from q8ta_wgpu.frontend.notes import ASKED, FIXED, PRECISION, SIZES, SKIPPED, note
 from q8ta_wgpu.frontend.on_graph import OnGraph
+from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.size import Point
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.onnx_import.from_onnx import FILES, File
@@ -207,8 +208,11 @@ def _quantized(
         states = source.states
         update(1, shown, "folding constants and batch norms")
         graph = source.folded(program, asked.whole)
-        stack.enter_context(few_threads(graph))
-        fixed = _fixed(source, program, graph, sizes) if asked.whole else []
+        fixed = list[tuple[int, int, int, str]]()
+        if asked.whole:
+            read = import_whole(graph)
+            stack.enter_context(few_threads(read))
+            fixed = _fixed(source, program, read, sizes)
         fold_norms(graph)
         update(2, shown, "finding what is stored")
         held = list[checks.Tensors]()
@@ -317,11 +321,10 @@ def _enlarged(module: torch.nn.Module, example: checks.Tensors, sizes: Dimension
 
 
 def _fixed(
-    source: Traceable, program: ExportedProgram, graph: GraphModule, sizes: Dimensions | None
+    source: Traceable, program: ExportedProgram, first: Graph, sizes: Dimensions | None
 ) -> list[tuple[int, int, int, str]]:
     """The dimensions of inputs that cannot change freely, except for those that are declared dynamic and those of
-    states. Raises UnsupportedError for what `compile` would refuse, before an item of the calibration is asked for."""
-    first = import_whole(graph)
+    states."""
     free = {(index, dim) for index, dim, _ in sizes.sizes} if sizes is not None else set()
     for index, x in enumerate(source.inputs):
         of_state = source.states is not None and index >= len(source.inputs) - len(source.states.names)

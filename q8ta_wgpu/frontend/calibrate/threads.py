@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import torch
-from torch.fx import GraphModule
 
-from q8ta_wgpu.frontend.multiply_adds import multiply_adds
+from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.kernels import OPS
 
 _SMALL = 1 << 26
 """A network with at most this many multiply-adds in a call is small: some milliseconds of a core. Splitting each
@@ -18,7 +18,7 @@ operator among threads would save some of that on idle cores, but costs millisec
 
 
 @contextmanager
-def few_threads(graph: GraphModule) -> Iterator[None]:
+def few_threads(graph: Graph) -> Iterator[None]:
     """Lets torch use one thread for computations of this thread, if the network is small.
 
     OpenMP keeps a number for each thread. torch.set_num_threads would also change the one with which other threads
@@ -26,7 +26,7 @@ def few_threads(graph: GraphModule) -> Iterator[None]:
     """
     setting = _setting()
     before = torch.get_num_threads()
-    if setting is None or _work(graph) > _SMALL:
+    if setting is None or sum(OPS[node.op].macs(graph.call(node)) for node in graph.nodes) > _SMALL:
         yield
         return
     setting(1)
@@ -44,8 +44,3 @@ def _setting() -> Callable[[int], object] | None:
         found: Callable[[int], object] = ctypes.CDLL(None).omp_set_num_threads
         return found
     return None
-
-
-def _work(graph: GraphModule) -> int:
-    """Multiply-adds of a call of a float graph."""
-    return sum(multiply_adds(node) for node in graph.graph.nodes if node.op == "call_function")

@@ -11,12 +11,15 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partition
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
 
 from q8ta_wgpu.frontend.importer.importer import import_piece
 from q8ta_wgpu.frontend.importer.problems import Problems
-from q8ta_wgpu.frontend.multiply_adds import multiply_adds_of_any
-from q8ta_wgpu.frontend.nodes import is_qdq, other_float
+from q8ta_wgpu.frontend.nodes import integer, is_qdq, kind, other_float
 from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.ir.int8 import Product, Recurrent, WeightedSum
+from q8ta_wgpu.kernels import OPS
 
 SMALL = "there are no multiply-adds beside it that pay for the way to the GPU and back"
 _PREFIX = "piece_"
@@ -46,10 +49,9 @@ def partition(module: GraphModule) -> Partitioned:
     imported. A piece without multiply-adds is left to torch, unless it is the whole program. `module` is changed.
     """
     _copy_for_each_user(module)
-    macs = {node.name: multiply_adds_of_any(node) for node in module.graph.nodes if node.op == "call_function"}
     refused = _unfit(module)
     while True:
-        fused = _split(module, refused, macs)
+        fused = _split(module, refused)
         graphs: dict[str, Graph] = {}
         known = len(refused)
         for name, piece in _pieces(fused).items():
@@ -60,13 +62,13 @@ def partition(module: GraphModule) -> Partitioned:
                 refused |= _spread(piece, found)
         if len(refused) == known:
             break
-    rest, count = Problems(), sum(macs.values())
+    rest, left = Problems(), 0
     for node in fused.graph.nodes:
-        if node.op == "call_function" and node.target is not operator.getitem:
-            count -= macs.get(node.name, 0)
-            if not is_qdq(node):
-                rest.add_node(refused.get(node.name, SMALL), node)
-    return Partitioned(fused, graphs, rest, (count, sum(macs.values())))
+        if node.op == "call_function" and node.target is not operator.getitem and not is_qdq(node):
+            left += multiply_adds(node)
+            rest.add_node(refused.get(node.name, SMALL), node)
+    count = sum(OPS[node.op].macs(graph.call(node)) for graph in graphs.values() for node in graph.nodes)
+    return Partitioned(fused, graphs, rest, (count, count + left))
 
 
 def _pieces(fused: GraphModule) -> dict[str, Any]:
@@ -87,7 +89,7 @@ class _Support(OperatorSupportBase):
         return node.op == "call_function" and node.name not in self.refused
 
 
-def _split(module: GraphModule, refused: Mapping[str, str], macs: Mapping[str, int]) -> GraphModule:
+def _split(module: GraphModule, refused: Mapping[str, str]) -> GraphModule:
     """A copy of the program with its pieces as submodules. It shares the parameters."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
@@ -97,11 +99,23 @@ def _split(module: GraphModule, refused: Mapping[str, str], macs: Mapping[str, i
     partitioner = CapabilityBasedPartitioner(copied, _Support(refused), allows_single_node_partition=True)
 
     def pays(found: Partition) -> bool:
-        return any(macs.get(node.name) for node in found.nodes) or not refused
+        return any(isinstance(kind(node), WeightedSum | Product | Recurrent) for node in found.nodes) or not refused
 
     paying = [found for found in partitioner.propose_partitions() if pays(found)]
     paying.sort(key=lambda found: min(position[node] for node in found.nodes))
     return partitioner.fuse_partitions(paying, prefix=_PREFIX)
+
+
+def multiply_adds(call: Node) -> int:
+    """The multiply-adds of a call, which torch counts by running it on fake tensors. It knows none of attention on CPUs
+    and of recurrent layers."""
+    args, kwargs = torch.fx.map_arg((call.args, call.kwargs), lambda n: n.meta["val"])
+    modes = [value.fake_mode for value in pytree.tree_leaves((args, kwargs)) if hasattr(value, "fake_mode")]
+    if not modes:
+        return 0
+    with torch.no_grad(), modes[0], FlopCounterMode(display=False) as counter:
+        call.target(*args, **kwargs)  # type: ignore[operator]
+    return integer(counter.get_total_flops()) // 2
 
 
 def _unfit(module: GraphModule) -> dict[str, str]:
