@@ -92,15 +92,14 @@ ROOMS: dict[str, set[str]] = {
         "progress",
         "session",
     },
-    "frontend.multiply_adds": TABLE | {"frontend.export", "frontend.nodes", "importing"},
     "frontend.export": TABLE | {"frontend.moves", "frontend.nodes", "frontend.notes", "importing"},
     "frontend.importer": GRAPH | {"frontend.nodes", "frontend.notes", "frontend.export", "importing"},
     "frontend.read_float": GRAPH | {"passes", "quantization", *FRONTEND},
     "frontend.pt2e": GRAPH | {"frontend.read_float", "quantization", "passes.plan", *FRONTEND},
     "frontend.calibrate": GRAPH
-    | {"quantization", "frontend.moves", "frontend.multiply_adds", "frontend.pt2e", "kernels.attention", "passes.plan"}
+    | {"quantization", "frontend.moves", "frontend.pt2e", "kernels.attention", "passes.plan"}
     | FRONTEND,
-    "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", "frontend.multiply_adds", *FRONTEND},
+    "frontend.hybrid": GRAPH | {"passes", "session", "frontend.checks", *FRONTEND},
     "frontend.checks": TABLE | {"frontend.export", "frontend.nodes"},
     "frontend": GRAPH
     | {
