@@ -29,10 +29,6 @@ FEW_QUERIES = 4
 """Up to this many queries of a head, each gets its own workgroup. A decoder that generates a token has one. Not
 measured beyond that."""
 
-UNIT_WORK = 1 << 24
-"""From this many multiply-accumulates of two activations on, matrix units are faster (H200: at twice as many, heads of
-197 rows took 4.8 and 5.8 microseconds with them, 5.1 and 6.5 without)."""
-
 MANY_THREADS = 1 << 16
 """Threads that keep a large GPU busy. With fewer, more threads share a row or an image that is averaged, and threads
 take shorter strips of a depthwise or grouped convolution (H200)."""

@@ -8,7 +8,7 @@ The second operand is transposed, (..., columns, depth), so that both operands a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +21,12 @@ from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params
 from q8ta_wgpu.ir.layout import WIDTH_PACKED_INT8, Layout, Shape, canonical
 from q8ta_wgpu.ir.op import INTEGERS, Attr, Op, Operand, dims
-from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stage import Phase
 from q8ta_wgpu.kernels.epilogue.stages import Requantize, RequantizeInt16
-from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MACS_A_BYTE, MANY_GROUPS, UNIT_WORK
-from q8ta_wgpu.kernels.product import gemm, halves, tiled
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MACS_A_BYTE
+from q8ta_wgpu.kernels.product import gemm, halves
 
 LONGEST = arithmetic.INT32_MAX // 255**2
 """The longest sum of products (a - a_zero) * (b - b_zero) of int8 that cannot pass int32."""
@@ -130,18 +129,10 @@ def _constants(call: Call) -> dict[str, int]:
     return {"HALVES_A": halves.of(call, 0), "HALVES_B": halves.of(call, 1)}
 
 
-def _halves_source(call: Call) -> tuple[str, ...]:
-    """WGSL that reads the halves of each operand, by its dtype, and that adds their sums."""
-    total = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[halves.of(call, 0) * halves.of(call, 1)]
-    found = [f"real_products={total}"]
-    for i, side in enumerate("ab"):
-        int16 = halves.of(call, i) == 2
-        found += [
-            f"{side}_zero=zero_of_{side}{'_half' if int16 else ''}",
-            f"{side}_word_half={'half_of_word' if int16 else 'whole_word'}",
-            *((f"{side.upper()}Vector=RowVector", f"{side}_half=half_before_depth") if int16 else ()),
-        ]
-    return tuple(found)
+def _total(call: Call) -> tuple[str, ...]:
+    """The WGSL binding of what adds the sums of halves."""
+    total = {1: "real_product", 2: "real_of_two", 4: "real_of_four"}[math.prod(_constants(call).values())]
+    return (f"real_products={total}",)
 
 
 def _channels(call: Call) -> tuple[str, ...]:
@@ -155,78 +146,57 @@ def _threads(call: Call, layout: Layout) -> tuple[int, int, int]:
     return math.prod(rows) * -(-columns // 4), 1, 1
 
 
-TILES = {label: gemm.TILES[label] for label in ("units_64x64", "64x64", "32x32")}
+TILE = gemm.TILES["64x64"]
 
 
-def _choose(call: Call, target: Target) -> str:
-    if not target.shares_memory or dims(call.output)[2] <= FEW_ROWS:
-        return ""
-    if TILES["units_64x64"].fits(target) and macs(call) >= UNIT_WORK:
-        return "units_64x64"
-    large = _groups(call, TILES["64x64"]) >= MANY_GROUPS
-    return "64x64" if large or "q16ta" in call.op else "32x32"
+def _tile(call: Call) -> gemm.AnyTile:
+    """The tile with the step for a call's depth. With int16 on either side, threads share fewer rows."""
+    fewest = replace(TILE, halves=max(_constants(call).values()))
+    return replace(TILE, step=fewest.at_depth(_vectors(call)).step)
 
 
-def _groups(call: Call, tile: gemm.AnyTile) -> int:
+def _vectors(call: Call) -> int:
+    """Vectors of 16 int8 along k."""
+    return -(-call.inputs[0].shape[-1] // 16)
+
+
+def _groups(call: Call) -> int:
     n, c, rows, columns = dims(call.output)
-    return n * c * -(-rows // (tile.m // halves.of(call, 0))) * -(-columns // (tile.n // halves.of(call, 1)))
+    return n * c * -(-rows // (TILE.m // halves.of(call, 0))) * -(-columns // (TILE.n // halves.of(call, 1)))
 
 
-class _Pairs(tiled.Product):
-    """A product of two activations: nothing is packed, and both operands are read as rows."""
-
-    def shaped(self, call: Call, tile: gemm.AnyTile) -> gemm.AnyTile:
-        """The tile with the step for a call's depth. With int16 on either side, threads share fewer rows."""
-        fewest = max(_constants(call).values())
-        return replace(tile, step=replace(tile, halves=fewest).at_depth(self.vectors(call)).step)
-
-    def groups(self, call: Call, tile: gemm.AnyTile) -> int:
-        return _groups(call, tile)
-
-    def source(self, call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-        kind = "whole" if self.has_vectors(call) else "words"
-        int16 = ["int16_" if halves.of(call, i) == 2 else "" for i in range(2)]
-        sides = tuple(f"{side}_vector={side}_{half}{kind}" for side, half in zip("ab", int16, strict=True))
-        files = ("halves_int16",) if any(int16) else ()
-        return f"{tile.body}_pairs", *tile.source[1:], *self.reads(call, tile), *sides, *files
-
-    def wide(self, call: Call, tile: gemm.AnyTile) -> tuple[str, ...]:
-        return ("a", "b") if self.has_vectors(call) else ()
-
-    def fields(self, call: Call, tile: gemm.AnyTile) -> Params:
-        return {**_params(call), "steps": np.uint32(tile.steps(self.vectors(call)))}
-
-    def constants(self, call: Call, tile: gemm.AnyTile) -> dict[str, int]:
-        return {**tile.constants, **_constants(call)}
-
-    def prepack(self, tile: gemm.AnyTile) -> dict[int, Callable[[Call, Array], Array]]:
-        return {}
-
-    def memory(self, tile: gemm.AnyTile) -> int:
-        """Also of the sums of rows and columns."""
-        return tile.memory + 4 * tile.step * (tile.m + tile.n)
-
-    def chosen(self, call: Call, target: Target) -> str:
-        return _choose(call, target)
+def _tiled_source(call: Call) -> tuple[str, ...]:
+    sides = []
+    for i, side in enumerate("ab"):
+        int16 = halves.of(call, i) == 2
+        kind, half = ("RowVector", "half_vector") if int16 else ("Int8Vector", "whole_vector")
+        vector = f"{side}_int16" if int16 else f"{side}_int8"
+        sides += [f"{side.upper()}Vector={kind}", f"{side}_vector={vector}", f"{side}_half={half}"]
+    hooks = _channels(call) + _total(call)
+    return "q8ta_matmul_tiled", "q8ta_matmul", "dot", "sums_rows", *hooks, *sides, "halves_int16"
 
 
-def _sizes(call: Call) -> tuple[int, int, int]:
-    """(rows, columns, words along k) of a batch's matrix."""
-    _, _, rows, columns = dims(call.output)
-    return rows, columns, -(-call.inputs[0].shape[-1] // 4)
+def _general_source(call: Call) -> tuple[str, ...]:
+    halved = [halves.of(call, i) == 2 for i in range(2)]
+    sides = [
+        f"{s}_word_half={'half_of_word' if int16 else 'whole_word'}" for s, int16 in zip("ab", halved, strict=True)
+    ]
+    return "q8ta_matmul", "dot", "direct", "sums_rows", *_channels(call), *_total(call), *sides
 
 
-def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
-    """Tiled products with these tiles, and the kernel for any call."""
-    pairs = _Pairs(
-        name=f"{op}.tiled",
-        layouts=ONLY_4W,
-        sizes=_sizes,
-        weights=lambda call, weight: weight,
-        reads=lambda call, tile: ("pairs_rows", "sums_rows", *_channels(call), *_halves_source(call)),
-        params=_params,
-        has_vectors=lambda call: call.inputs[0].shape[-1] % 16 == 0,
-        among={label: TILES[label] for label in labels},
+def _kernels(op: str) -> tuple[Kernel, ...]:
+    """The tiled product, and the kernel for any call."""
+    tiled = Kernel(
+        f"{op}.tiled",
+        _tiled_source,
+        (ONLY_4W,),
+        ONLY_4W | FLOAT,
+        turns=lambda call: TILE.turns(_vectors(call)),
+        preferred=lambda call, target: target.shares_memory and dims(call.output)[2] > FEW_ROWS,
+        params=lambda call: {**_params(call), "steps": np.uint32(_tile(call).steps(_vectors(call)))},
+        constants=lambda call: {**_tile(call).constants, **_constants(call)},
+        threads=lambda call, layout: (_groups(call) * TILE.threads, 1, 1),
+        workgroup=(TILE.threads, 1, 1),
         cost=lambda call: macs(call) / MACS_A_BYTE["tiled"],
     )
     general = Kernel(
@@ -240,11 +210,7 @@ def _kernels(op: str, labels: Iterable[str]) -> tuple[Kernel, ...]:
         turns=lambda call: -(-call.inputs[0].shape[-1] // 4),
         cost=lambda call: macs(call) / MACS_A_BYTE["direct"],
     )
-    return *tiled.kernels(pairs), general
-
-
-def _general_source(call: Call) -> tuple[str, ...]:
-    return "q8ta_matmul", "pairs_rows", "dot", "direct", "sums_rows", *_channels(call), *_halves_source(call)
+    return tiled, general
 
 
 q8ta_matmul = Op(
@@ -254,7 +220,7 @@ q8ta_matmul = Op(
     reference=_reference,
     schema={"multiplier": Attr("float", low=0, high=3.4e38), "epilogue": epilogue.EPILOGUE},
     bounds=("multiplier", "epilogue"),
-    kernels=_kernels("q8ta_matmul", TILES),
+    kernels=_kernels("q8ta_matmul"),
     macs=macs,
     work=macs,
 )
@@ -263,6 +229,6 @@ q16ta_matmul = replace(
     q8ta_matmul,
     name="q16ta_matmul",
     operands=(Operand("a", dtypes=INTEGERS), Operand("b", dtypes=INTEGERS)),
-    kernels=_kernels("q16ta_matmul", ("units_64x64", "64x64")),
+    kernels=_kernels("q16ta_matmul"),
 )
 """q8ta_matmul where one or both operands are int16 (kernels/product/halves.py)."""

@@ -1,7 +1,7 @@
 // A product of two activations whose rows both lie along the sum. Batch dimensions of extent 1 are broadcast. With zero
 // points, sum (a - az)(b - bz) = sum ab - az sum b - bz sum a + depth az bz. Lanes past the depth have no promised
 // value: they are cleared.
-// Uses halves_int16, pairs_rows.
+// Uses halves_int16.
 
 // A word with the byte 1 in the lanes of elements k to k + 3 that lie before `depth`.
 fn ones_before(k: u32, depth: u32) -> u32 { return 0x01010101u >> (8u * (4u - min(depth - k, 4u))); }
@@ -48,6 +48,34 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Acc {
   }
   return real_products(ab);
 }
+
+fn without_zeros(ab: vec4<i32>, a: i32, b: vec4<i32>, a_zero: i32, b_zero: i32) -> vec4<i32> {
+  return ab - a_zero * b - b_zero * a + i32(params.a_dims.w) * a_zero * b_zero;
+}
+
+fn a_zero(half: u32) -> i32 { return select(params.a_zero, params.a_low_zero, half == 1u); }
+fn b_zero(half: u32) -> i32 { return select(params.b_zero, params.b_low_zero, half == 1u); }
+
+// The sums of every half of a with every half of b. Of two int16 operands they are: high by high, high by low, low by
+// high, low by low (halves_int16).
+const HALVES_PAIRED = HALVES_A * HALVES_B;
+alias Products = array<vec4<i32>, HALVES_PAIRED>;
+
+fn real_product(sums: Products) -> vec4<f32> { return vec4<f32>(sums[0]); }
+fn real_of_two(sums: Products) -> vec4<f32> { return real_halves(sums[0], sums[1]); }
+
+fn real_of_four(sums: Products) -> vec4<f32> {
+  let bytes = (sums[1] & vec4<i32>(255)) + (sums[2] & vec4<i32>(255)) + (sums[3] >> vec4<u32>(8u));
+  return real_of_16(sums[0] + (sums[1] >> vec4<u32>(8u)) + (sums[2] >> vec4<u32>(8u)), bytes, sums[3]);
+}
+
+// All columns have one multiplier and no bias.
+fn magic_product_numbers(quad: u32) -> MagicNumbers {
+  return MagicNumbers(vec4<f32>(params.multiplier), vec4<i32>(params.offset), vec4<f32>(params.low), vec4<f32>(params.high),
+              vec4<f32>(params.magic));
+}
+
+fn product_numbers(quad: u32) -> Numbers { return Numbers(vec4<f32>(params.multiplier), vec4<i32>(0)); }
 
 alias Acc = vec4<f32>;
 

@@ -1,5 +1,5 @@
-"""The kernels of a tiled product, one for each tile: of convolutions, first layers, linears, transposed convolutions,
-and of two activations (`q8ta_matmul`, which changes what a second operand has of its own)."""
+"""The kernels of a tiled product, one for each tile: of convolutions, first layers, linears, transposed
+convolutions."""
 
 from __future__ import annotations
 
@@ -128,10 +128,6 @@ class Product:
         columns = 1 if tile.body == UNITS else tile.n
         return {1: four_bit_weights.packed(packed, columns), **weighted.PAD_CHANNELS}
 
-    def memory(self, tile: AnyTile) -> int:
-        """Bytes of workgroup memory."""
-        return tile.memory
-
     def chosen(self, call: Call, target: Target) -> str:
         """The tile that is expected to be the fastest. For few rows none may be."""
         (rows, channels, words), parts = self.sizes(call), four_bit_weights.unit_parts(call)
@@ -173,7 +169,7 @@ def _kernel(product: Product, label: str, tile: AnyTile) -> Kernel:
         prepack=product.prepack(tile),
         threads=threads,
         workgroup=(tile.threads, 1, 1),
-        workgroup_memory=product.memory(tile),
+        workgroup_memory=tile.memory,
         unrolled=tile.unrolled,
         cost=product.cost,
     )

@@ -171,12 +171,6 @@ def _linear(depth: int, group: int = 0) -> _Case:
     return _case("q8ta_linear", {"x": _int8(ROWS, depth, zero=-128)}, arrays, attrs, _int8(ROWS, CHANNELS, zero=7))
 
 
-def _product() -> _Case:
-    inputs = {"a": _int8(2, KEYS, DEPTH, zero=-1), "b": _int8(2, CHANNELS, DEPTH, zero=1)}
-    attrs = {"multiplier": _spread(DEPTH), "epilogue": Epilogue((Requantize(-128, 127),))}
-    return _case("q8ta_matmul", inputs, {}, attrs, _int8(2, KEYS, CHANNELS, zero=7))
-
-
 def _attention() -> _Case:
     """Attention with two heads side by side, as separate linears make them."""
     return _case("q8ta_attention", *_of_attention(), _int8(1, KEYS, 2 * HEAD, zero=0))
@@ -217,7 +211,7 @@ def unit_trials(target: Target, tiles: Collection[Tile] | None = None) -> Iterat
     """A trial of each kernel of `target` that needs a matrix unit, a second one for tiles that load few weights in a
     step, one with weights of 4 bits, and one of attention with a mask; with `tiles`, of kernels with these."""
     without, shallow = replace(target, matrix_units=()), _linear(SHALLOW)
-    cases = (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _product(), _attention(), _masked_attention())
+    cases = (_linear(DEPTH), shallow, _linear(DEPTH, GROUP), _attention(), _masked_attention())
     for unit, case in itertools.product(target.matrix_units, cases):
         (node,) = case.graph.nodes
         call, with_unit = case.graph.call(node), replace(target, matrix_units=(unit,))

@@ -14,7 +14,6 @@ from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.blocks import BLOCKS
 from q8ta_wgpu.kernels.epilogue.epilogue import Epilogue
 from q8ta_wgpu.kernels.epilogue.stages_before_rounding import Residual
-from q8ta_wgpu.kernels.linear import q8ta_matmul
 from q8ta_wgpu.kernels.product import gemm
 from q8ta_wgpu.kernels.product.speeds import SPEEDS
 from q8ta_wgpu.kernels.product.units import NVIDIA, UNIT_TILES, UnitTile
@@ -165,12 +164,6 @@ def test_kernels_ask_whether_a_residual_joins() -> None:
         assert [pick(call), pick(joined)] == names
 
 
-def test_products_of_activations_share_what_a_step_brings() -> None:
-    """Their kernel has no threads to spare: gemm_units_pairs.wgsl."""
-    for tile in (tile for tile in q8ta_matmul.TILES.values() if isinstance(tile, UnitTile)):
-        assert all(tile.at_depth(v).step * tile.n % tile.threads == 0 for v in (1, 2, 4, 8))
-
-
 def test_every_tile_has_a_speed() -> None:
     assert SPEEDS.keys() >= UNIT_TILES.keys()
     assert SPEEDS.keys() <= gemm.TILES.keys()
@@ -186,7 +179,6 @@ def test_a_trial_for_every_tile() -> None:
         *tiles,
         *few,
         *tiles,
-        "q8ta_matmul.tiled_units_64x64",
         *blocks,
         *blocks,  # with a mask
     ]
@@ -226,7 +218,6 @@ def test_every_kernel_for_units_has_a_trial() -> None:
         "q8ta_conv2d",
         "q8ta_conv_transpose2d",
         "q8ta_linear",
-        "q8ta_matmul",
         "q8ta_attention",
         "q16ta_linear",
     }

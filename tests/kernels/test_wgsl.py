@@ -191,7 +191,7 @@ def test_kernels_link_files_of_the_rooms_below_theirs() -> None:
 
 OPEN = re.compile(r"^// Open:\n((?://   .*\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"(\w+)(?:(\(.*?\)) -> ([\w<>]+))?(?:, |$)")
-OPERANDS = {"params", "weight", "y", "y_quad"}
+OPERANDS = {"params", "a", "b", "weight", "y", "y_quad"}
 """What the linker declares of a call's operands and result."""
 
 
@@ -206,7 +206,7 @@ def open_names(stem: str) -> dict[str, tuple[str, tuple[str, ...]]]:
             found |= {name: open_names("gemm")[name] for name in names.split(", ")}
             continue
         fillers = tuple(name for name in by.split(", ") if name in files())
-        assert fillers or by in ("the tile", "the kernel", "the epilogue", "functions of pairs_rows"), line
+        assert fillers or by in ("the tile", "the kernel", "the epilogue", "functions of q8ta_matmul"), line
         found |= {
             name: (f"fn {name}{args} -> {to}" if args else "", fillers) for name, args, to in ENTRY.findall(names)
         }
