@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
-from q8ta_wgpu.ir.graph import Attrs
-from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import MAX_EXTENT, Attr, reads_same_place
-from q8ta_wgpu.kernels.move.strided import Digit, move, splat_kernels, strides
+from q8ta_wgpu.ir.graph import Attrs, Call
+from q8ta_wgpu.ir.kernel import ANY, Kernel, four_words
+from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
+from q8ta_wgpu.ir.op import INTEGERS, MAX_EXTENT, Attr, dims, reads_same_place
+from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.move.strided import Digit, move, strides
 
 
 def _expand_shape(x: Shape, attrs: Attrs) -> Shape:
@@ -30,6 +32,22 @@ def _expand_digits(x: Shape, y: Shape, attrs: Attrs) -> tuple[list[Digit], int]:
     return list(zip(y, [0] * (len(y) - len(x)) + steps, strict=True)), 0
 
 
+def _repeats_channel(call: Call, target: Target) -> bool:
+    shape = call.output.shape
+    return call.output.dtype in INTEGERS and len(shape) <= 4 and dims(call.inputs[0])[1] == 1 < dims(call.output)[1]
+
+
+_CHANNEL = Kernel(
+    "expand.channel",
+    ("expand", "words"),
+    (ANY,),
+    CHANNELS_PACKED_INT8,
+    supports=_repeats_channel,
+    threads=four_words,
+    cost=lambda call: 0.5 * call.output.numel,
+)
+"""For a value with one channel, such as an image that is added to every phase of a larger one."""
+
 expand = move(
     "expand",
     shape=_expand_shape,
@@ -37,7 +55,7 @@ expand = move(
     reference=lambda x, y, attrs: np.broadcast_to(x, y),
     schema={"shape": Attr("ints", low=-1, high=MAX_EXTENT)},
     reads=reads_same_place,
-    kernels=splat_kernels("expand", _expand_digits),
+    kernels=(_CHANNEL,),
     cases=(
         ((2, 5, 1, 1), {"shape": (-1, -1, 3, 7)}),
         ((1, 1, 6), {"shape": (3, 5, -1)}),
@@ -45,6 +63,7 @@ expand = move(
         ((2, 1, 2, 1, 5), {"shape": (-1, 3, -1, 4, -1)}),
         ((2, 1, 3, 16), {"shape": (-1, 3, -1, -1)}),
         ((2, 1, 1, 3, 1), {"shape": (-1, 2, 8, -1, 5)}),
+        ((2, 1, 5, 7), {"shape": (-1, 9, -1, -1)}),
     ),
 )
 

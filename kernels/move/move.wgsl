@@ -1,16 +1,5 @@
 fn compute(p: vec4<u32>) -> Element { return x_at(source_of(p)); }
 
-// Moves of whole words: the source of a word's first lane says which word to read.
-const ITEM_WORDS = 1u;
-const ITEMS = 4u;
-alias Loaded = Word;
-
-fn load(at: u32) -> Loaded { return x_word(source_of(y_coord(at))); }
-// The same where all lanes of a word are one element.
-fn load_splat(at: u32) -> Loaded { return packed(vec4<i32>(x_at(source_of(y_coord(at))))); }
-
-fn result(v: Loaded) -> Word { return v; }
-
 // Every strided move: the linear index of a result element, written in mixed radix (fastest digit first), gives the
 // linear index of the element it copies: offset + the sum of digit * stride, modulo 2^32, so that strides may be
 // negative.
@@ -33,6 +22,3 @@ fn source_index(at: u32) -> u32 {
   }
   return found;
 }
-
-// For a broadcast: the element's own index, or 0 along dimensions of extent 1.
-fn aligned_source(p: vec4<u32>) -> vec4<u32> { return min(p, params.x_dims - 1u); }

@@ -68,7 +68,6 @@ pixel_shuffle = move(
     digits=_digits(_shuffle_split),
     reference=_reference(_shuffle_split),
     schema={"upscale_factor": extent()},
-    keeps_words=False,
     reads=_shuffle_reads,
     kernels=tuple(_shuffle_kernel(layout) for layout in (Layout.PACKED_INT8_4C, Layout.PACKED_INT8_4W)),
     cases=(
@@ -104,7 +103,6 @@ pixel_unshuffle = move(
     digits=_digits(_unshuffle_split),
     reference=_reference(_unshuffle_split),
     schema={"downscale_factor": extent()},
-    keeps_words=False,
     reads=_unshuffle_reads,
     cases=(
         ((2, 3, 6, 10), {"downscale_factor": 2}),

@@ -7,7 +7,6 @@ digit and by the offset.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +16,8 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, LayoutSet, Names, Params, four_words
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Layout, Shape, Shape4, canonical
+from q8ta_wgpu.ir.kernel import ANY, FLOAT, Kernel, Params
+from q8ta_wgpu.ir.layout import Layout, Shape, canonical
 from q8ta_wgpu.ir.op import INTEGERS, MOVED, Attr, Case, Op, Operand, Reads
 from q8ta_wgpu.ir.target import Target
 
@@ -74,123 +73,6 @@ def cut(walk: Sequence[Digit], bounds: Sequence[int]) -> list[tuple[int, int, in
             found.append((first, last, stride * (first // weight)))
         weight = end
     return found
-
-
-def keeps_words(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4, axis: int) -> bool:
-    """Whether each word of the result is a word of the input, where both are packed along canonical `axis`.
-
-    Args:
-        walk, offset: digits and offset of the move.
-        x, y: canonical extents of input and result.
-        axis: 1 for words along C, 3 for words along W.
-    """
-    step, extent = math.prod(x[axis + 1 :]), x[axis]
-    first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
-    pieces = cut(walk, (first, last))
-    if pieces is None:
-        return False
-    moves: list[Digit] = []
-    lanes = 1
-    for weight, end, stride in pieces:
-        if weight == first and end <= last and end > weight:
-            # The digit that counts lanes must have the stride of the input's axis. It must end with the axis or a word.
-            lanes = end // weight
-            if stride != step or (end != last and lanes % 4):
-                return False
-        else:
-            moves.append((end // weight, stride))
-    offset += sum((size - 1) * stride for size, stride in moves if stride < 0)
-    within, along = offset % step, offset // step % extent + lanes - 1
-    starts = [offset // step % extent]
-    for size, stride in ((size, abs(stride)) for size, stride in moves):
-        if stride % (step * extent):
-            within += (size - 1) * (stride % step)
-            along += (size - 1) * (stride // step)
-            starts.append(stride // step)
-    carries = along < extent or extent % 4 == 0
-    return within < step and carries and not any(start % 4 for start in starts)
-
-
-def aligned(walk: Sequence[Digit], offset: int, x: Shape4, y: Shape4) -> bool:
-    """Whether a move is a broadcast of canonical extents: each element reads the same coordinates of the input, or 0
-    along dimensions of extent 1. Such a move needs no divisions."""
-    steps = [0 if old == 1 else step for old, step in zip(x, strides(x), strict=True)]
-    broadcast = merged(list(zip(y, steps, strict=True)))
-    return offset == 0 and all(old in (1, new) for old, new in zip(x, y, strict=True)) and list(walk) == broadcast
-
-
-def _source(digits: Digits, *files: str) -> Callable[[Call], tuple[str, ...]]:
-    """The WGSL of a move: kernels/move/move.wgsl, then `files`."""
-
-    def source(call: Call) -> tuple[str, ...]:
-        x, y = call.inputs[0].shape, call.output.shape
-        walk, offset = digits(x, y, call.attrs)
-        sources = ("source_of=aligned_source",) if aligned(merged(walk), offset, canonical(x), canonical(y)) else ()
-        return "move", *files, *sources
-
-    return source
-
-
-def word_kernels(
-    name: str,
-    source: Names,
-    supports: Callable[[Call, Target, int], bool],
-    params: Callable[[Call], Params],
-    cost: Callable[[Call], float] = lambda call: 0.0,
-    x: LayoutSet | None = None,
-) -> tuple[Kernel, ...]:
-    """Two kernels that compute whole words of int8 or int16: `name`_C for layouts packed along C, `name`_W along W.
-
-    Args:
-        name, source, params, cost: as for Kernel.
-        supports: (call, target, canonical axis of the words) -> whether a kernel can run the call.
-        x: layouts of the operand; None for those of the result.
-    """
-
-    def takes(call: Call, target: Target, axis: int) -> bool:
-        return call.output.dtype in INTEGERS and supports(call, target, axis)
-
-    return tuple(
-        Kernel(
-            f"{name}_{'NCHW'[axis]}",
-            source,
-            (x or layouts,),
-            layouts,
-            supports=functools.partial(takes, axis=axis),
-            params=params,
-            threads=four_words,
-            cost=cost,
-        )
-        for axis, layouts in ((1, CHANNELS_PACKED_INT8), (3, WIDTH_PACKED_INT8))
-    )
-
-
-def _word_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
-    def keeps(call: Call, target: Target, axis: int) -> bool:
-        x, y = call.inputs[0].shape, call.output.shape
-        walk, offset = digits(x, y, call.attrs)
-        return keeps_words(merged(walk), offset, canonical(x), canonical(y), axis)
-
-    source = _source(digits, "words")
-    return word_kernels(f"{name}.words", source, keeps, _params(digits), lambda call: 3.0 * call.output.numel)
-
-
-def splats_words(walk: Sequence[Digit], y: Shape4, axis: int) -> bool:
-    """Whether all lanes of a word of the result, packed along canonical `axis`, are copies of one input element."""
-    first, last = math.prod(y[axis + 1 :]), math.prod(y[axis:])
-    lanes = next((piece for piece in cut(walk, (first, last)) or () if piece[0] == first), None)
-    return lanes is not None and lanes[2] == 0 and (lanes[1] == last or lanes[1] // first % 4 == 0)
-
-
-def splat_kernels(name: str, digits: Digits) -> tuple[Kernel, ...]:
-    """The kernels of moves where all lanes of a word are copies of one element, which is read once."""
-
-    def splats(call: Call, target: Target, axis: int) -> bool:
-        walk, _ = digits(call.inputs[0].shape, call.output.shape, call.attrs)
-        return splats_words(merged(walk), canonical(call.output.shape), axis)
-
-    source = _source(digits, "words", "load=load_splat")
-    return word_kernels(f"{name}.splat", source, splats, _params(digits), lambda call: 0.5 * call.output.numel, ANY)
 
 
 def _item_kernel(name: str, digits: Digits) -> Kernel:
@@ -280,7 +162,6 @@ def move(
     cases: Sequence[tuple[Shape, Attrs]],
     reads: Reads | None = None,
     kernels: Sequence[Kernel] = (),
-    keeps_words: bool = True,
 ) -> Op:
     """The operator of a strided move of float32, int32, int8 or int16 elements.
 
@@ -292,7 +173,6 @@ def move(
         schema, reads: as for Op.
         cases: (input shape, attributes) of the tested calls.
         kernels: faster kernels for some calls and layouts, preferred first.
-        keeps_words: whether the operator can move whole words at all; False leaves out the kernels for that.
     """
 
     def infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -312,7 +192,6 @@ def move(
         kernels=(
             *kernels,
             _item_kernel(name, digits),
-            *(_word_kernels(name, digits) if keeps_words else ()),
             Kernel(name, ("move", "map"), (ANY,), ANY, params=_params(digits)),
         ),
         int8=Moves(),

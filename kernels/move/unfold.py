@@ -36,7 +36,6 @@ unfold = move(
     digits=_digits,
     reference=_reference,
     schema={"dim": Attr("int", low=0, high=63), "size": extent(), "step": extent()},
-    keeps_words=False,
     cases=(
         ((2, 5, 7), {"dim": 2, "size": 3, "step": 2}),
         ((2, 9, 3, 7), {"dim": 1, "size": 4, "step": 3}),
