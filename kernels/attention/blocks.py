@@ -26,7 +26,7 @@ from q8ta_wgpu.kernels.attention.shared import (
     row_hooks,
 )
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, sizes
-from q8ta_wgpu.kernels.lib.thresholds import FEW_QUERIES, MACS_A_BYTE, MANY_BLOCKS, MANY_KEYS
+from q8ta_wgpu.kernels.lib.thresholds import FEW_QUERIES, MACS_A_BYTE
 from q8ta_wgpu.kernels.product.units import NVIDIA
 
 
@@ -105,12 +105,11 @@ class Block:
 
 BLOCKS = {
     "units_16x64": Block(16, 64, 128, NVIDIA),
-    "units_16x32": Block(16, 32, 64, NVIDIA),
-    "units_16x128": Block(16, 128, 128, NVIDIA),
     "dots_32x64": Block(32, 64, 128),
     "dots_16x64": Block(16, 64, 64),
 }
-"""All blocks by name: the product, the queries of a workgroup, and the keys that it loads at a time."""
+"""All blocks by name: the product, the queries of a workgroup, and the keys that it loads at a time. The fastest comes
+first (H200, 32 times 12 heads of 197 x 64: 98, 186 and 191 microseconds)."""
 
 TEAM = 256
 """Threads that share the keys of a query."""
@@ -124,28 +123,12 @@ WRITTEN_OUT = 32
 
 def choose(call: Call, target: Target) -> str:
     """The name of the kernel for a call: "query" or a key of BLOCKS. Empty where workgroup memory is too small, and on
-    software, where blocks are no faster.
-
-    Measured on an H200's matrix units with 16 queries of a workgroup, microseconds:
-
-        keys loaded at a time                               32      64      128
-        batch 32, 12 heads of 197 x 64                      93.5    97.8    119
-        the same, batch 1                                   11.0    9.2     8.8
-        batch 256, 4 heads of 49 x 32                       19.8    23.6    38
-        batch 4, 12 heads of 577 x 64                       112     110     100
-        32 heads of 512 queries and 1,024 keys of 64        182     184     154
-
-    With packed dot products the first takes 186 with 32 queries of a workgroup and 191 with 16; the second takes 15.2
-    and 15.9.
-    """
-    if target.shares_memory and sizes(call).queries <= FEW_QUERIES and _query_fits(call, target):
+    software, where blocks are no faster."""
+    if not target.shares_memory:
+        return ""
+    if sizes(call).queries <= FEW_QUERIES and _query_fits(call, target):
         return "query"
-    fitting = [label for label, block in BLOCKS.items() if target.shares_memory and block.fits(call, target)]
-    units = [label for label in fitting if BLOCKS[label].unit]
-    found = sizes(call)
-    many = BLOCKS["units_16x32"].groups(found) >= MANY_BLOCKS
-    best = "units_16x128" if found.keys >= MANY_KEYS else "units_16x32" if many else "units_16x64"
-    return next(iter((*((best,) if best in units else ()), *units, *fitting)), "")
+    return next((label for label, block in BLOCKS.items() if block.fits(call, target)), "")
 
 
 def _kernel(label: str, block: Block) -> Kernel:

@@ -13,12 +13,6 @@ MANY_GROUPS = 300
 SOME_GROUPS = 200
 """The same for tiles whose threads share k (H200)."""
 
-MANY_BLOCKS = 600
-"""The same for blocks of 16 queries of attention: from there on, small ones are faster (H200)."""
-
-MANY_KEYS = 512
-"""From this many keys on, attention loads 128 of them at a time on matrix units (H200, `attention.blocks.choose`)."""
-
 FEW_MACS = 1 << 25
 """Up to this many multiply-accumulates of a 1x1 convolution, the depthwise one behind it makes its image: one dispatch
 less to wait for is worth more than the rows between workgroups that are made twice (H100, MobileNetV2 at batch 1 to 32:
