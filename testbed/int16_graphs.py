@@ -173,8 +173,7 @@ def _elementwise() -> Iterator[tuple[str, Setting, Graph, dict[str, Array]]]:
     """Functions of two tensors, and functions of one tensor."""
     for name, settings in (
         ("mul", WIDE_PRODUCTS),
-        *((name, WIDE_SUMS) for name in ("div", "maximum", "minimum", "gt", "eq")),
-        *((name, WIDE_SUMS[:1]) for name in ("ge", "ne")),
+        ("div", WIDE_SUMS),
         ("where", WIDE_CHOICES),
         ("hypot", WIDE_PRODUCTS[1:2]),
         *((name, WIDE_TABLES) for name in ("gelu", "rsqrt", "elu", "round", "gt_scalar", "affine")),

@@ -1,7 +1,7 @@
 """div, pow, hypot, atan2, maximum, minimum and comparisons of two tensors, with broadcasting.
 
-In int8 each is a table of 256 x 256 entries. With an int16 operand, div, maximum, minimum and comparisons are integer
-arithmetic (binary_int16.py). Bools are 0 and 1: a logical "and" is a minimum.
+In int8 each is a table of 256 x 256 entries. With an int16 operand, div is integer arithmetic (quotient_int16.py); the
+others stay in float32, in which extremes and comparisons are exact. Bools are 0 and 1: a logical "and" is a minimum.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, QuantizedCall, ToInt8
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import NUMBERS, Case, Op, Operand, one_dtype, reads_same_place
-from q8ta_wgpu.kernels.elementwise import flat
-from q8ta_wgpu.kernels.elementwise.binary_int16 import Lower, lower_comparison, lower_extreme, lower_quotient
+from q8ta_wgpu.kernels.elementwise import flat, quotient_int16
 from q8ta_wgpu.kernels.elementwise.binary_packed import INT8_PAIR, packed_kernels
 from q8ta_wgpu.kernels.elementwise.broadcasting import broadcast, broadcast_numbers
 from q8ta_wgpu.kernels.elementwise.table import entry_bits
@@ -37,13 +36,13 @@ def _reference_table(call: Call, arrays: Sequence[Array]) -> Array:
     return np.asarray(table[a.astype(np.int64) + 128, b.astype(np.int64) + 128])
 
 
-def _lower(function: Function, int16: Lower | None) -> ToInt8:
+def _lower(function: Function) -> ToInt8:
     def lower(call: QuantizedCall) -> Int8Form:
         if (of_number := _with_number(function, call)) is not None:
             return of_number
         a, b, out = call.quantized(), call.quantized(1), call.result
-        if int16 and INT16X4 in (a.dtype, b.dtype):
-            return int16(a, b, out, call)
+        if INT16X4 in (a.dtype, b.dtype):  # only div reads int16
+            return quotient_int16.lower(a, b, out, call)
         with np.errstate(all="ignore"):
             values = function(arithmetic.levels(a)[:, None], arithmetic.levels(b))
         return Int8Form("q8ta_binary_table", (0, 1, arithmetic.table(values, out, call.lo, call.hi)), {})
@@ -117,7 +116,6 @@ def _op(
     name: str,
     function: Function,
     tolerance: float,
-    int16: Lower | None = None,
     integers: Function | None = None,
 ) -> Op:
     """An operator of two tensors.
@@ -126,7 +124,6 @@ def _op(
         name: of the operator, and of its function in binary.wgsl.
         function: its definition, of float64 arrays.
         tolerance: as for Op.
-        int16: its lowering with an int16 operand.
         integers: its definition for int32 operands, of int64 arrays. A comparison gives bools, others give integers.
     """
     dtypes = NUMBERS if integers else (FLOAT32,)
@@ -140,7 +137,7 @@ def _op(
         infer=_infer_comparison if compares else broadcast_numbers if integers else broadcast,
         reference=_reference(function, integers),
         kernels=(flat.kernel(name, files, ("a", "b"), _params, _of_integers(name) if integers else ()),),
-        int8=Arithmetic(_lower(function, int16), reads_int16=int16 is not None, gives_int16=True, by_element=True),
+        int8=Arithmetic(_lower(function), reads_int16=name == "div", gives_int16=True, by_element=True),
         reads=reads_same_place,
         cases=tuple(map(Case, _SHAPES)),
         tolerance=tolerance,
@@ -148,16 +145,16 @@ def _op(
 
 
 OPS = (
-    _op("div", np.divide, 1e-6, lower_quotient),
+    _op("div", np.divide, 1e-6),
     _op("floor_divide_tensors", np.floor_divide, 1e-6, integers=_divided(np.floor_divide)),
     _op("remainder_tensors", np.remainder, 1e-6, integers=_divided(np.remainder)),
     _op("pow_tensors", np.power, 1e-5),
     _op("hypot", np.hypot, 1e-6),
     _op("atan2_tensors", np.arctan2, 1e-5),
-    _op("maximum", np.maximum, 0.0, lower_extreme("q16ta_maximum"), np.maximum),
-    _op("minimum", np.minimum, 0.0, lower_extreme("q16ta_minimum"), np.minimum),
+    _op("maximum", np.maximum, 0.0, np.maximum),
+    _op("minimum", np.minimum, 0.0, np.minimum),
     *(
-        _op(name, _holds(compare), 0.0, lower_comparison(f"q16ta_{name}"), compare)
+        _op(name, _holds(compare), 0.0, compare)
         for name, compare in (
             ("gt", np.greater),
             ("ge", np.greater_equal),
