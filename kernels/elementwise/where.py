@@ -1,8 +1,6 @@
 """where: elements of one of two tensors, selected by a condition that is 0 or not. masked_fill is imported as it.
 
-In int8 each of the two tensors has a table from its values to those of the result. All entries of a number's table are
-that number. If a tensor or the result is int16, each tensor is multiplied to steps of the result, and a number is a
-constant of steps.
+In int8 and int16 each of the two tensors is multiplied to steps of the result. A number is a constant of steps.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16X4, Array, Attrs, Call, QParams, TensorType
+from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
@@ -28,19 +25,7 @@ def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     return shape, one_dtype(types[1:3], attrs) if types[0].dtype == FLOAT32 else FLOAT32
 
 
-def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    if types[3].shape != (2, 256):
-        raise GraphError(f"where has 2 tables of 256 entries, found shape {types[3].shape}")
-    return _infer(types, attrs)[0], INT8X4
-
-
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
-    condition, a, b, table = arrays
-    first, second = (tab[x.astype(np.int64) + 128] for tab, x in zip(table, (a, b), strict=True))
-    return np.asarray(np.where(condition != call.zeros[0], first, second))
-
-
-def _reference_int16(call: Call, arrays: Sequence[Array]) -> Array:
     steps = [x.astype(np.int64) - zero for x, zero in zip(arrays, call.zeros, strict=True)]
     a, b = (
         arithmetic.scaled_steps(x, call.attrs[f"{name}_multiplier"]) + call.attrs[f"{name}_steps"]
@@ -49,7 +34,7 @@ def _reference_int16(call: Call, arrays: Sequence[Array]) -> Array:
     return arithmetic.stored(call, np.where(steps[0] != 0, a, b))
 
 
-def _params_int16(call: Call) -> Params:
+def _params_int8(call: Call) -> Params:
     zeros = {f"{name}_zero": np.int32(zero) for name, zero in zip(NAMES, call.zeros, strict=True)}
     factors = {name: np.float32(call.attrs[name]) for name in ("a_multiplier", "b_multiplier")}
     steps = {name: np.int32(call.attrs[name]) for name in ("a_steps", "b_steps")}
@@ -71,44 +56,22 @@ def _number(call: QuantizedCall, position: int) -> Array | None:
     return np.asarray(number)
 
 
-def _not_a_number(position: int) -> NoInt8Form:
-    """What is wrong if an operand is neither quantized nor one number."""
-    return NoInt8Form(f"its operand {position} is a constant of many numbers, which are not quantized")
-
-
-def _lower_int16(call: QuantizedCall, out: QParams) -> Int8Form:
+def _lower(call: QuantizedCall) -> Int8Form:
+    _, out = call.quantized(), call.result
     attrs, operands = dict[str, float | int](lo=call.lo, hi=call.hi), []
     for name, position in (("a", 1), ("b", 2)):
         q, steps = call.q[position], 0.0
         factor = 0.0 if q is None else arithmetic.ratio(q, out)
         if q is None:
             if (number := _number(call, position)) is None:
-                raise _not_a_number(position)
+                raise NoInt8Form(f"its operand {position} is a constant of many numbers, which are not quantized")
             steps = float(np.nan_to_num(number.astype(np.float64) / out.scale, nan=0.0))
         if factor is None:
             raise NoInt8Form("the ratio of its scales is not a finite float32")
         limit = arithmetic.STEPS_LIMIT
         attrs |= {f"{name}_multiplier": factor, f"{name}_steps": int(np.rint(np.clip(steps, -limit, limit)))}
         operands.append(0 if q is None else position)  # for a number any operand serves: its multiplier is 0
-    return Int8Form("q16ta_where", (0, *operands), attrs)
-
-
-def _lower(call: QuantizedCall) -> Int8Form:
-    _, out = call.quantized(), call.result
-    if INT16X4 in (q.dtype for q in (*call.q, out) if q is not None):
-        return _lower_int16(call, out)
-    tables, operands = [], []
-    for position in (1, 2):
-        q, number = call.q[position], _number(call, position)
-        if q is not None:
-            values = arithmetic.levels(q)
-        elif number is not None:
-            values = np.full(256, number, np.float64)
-        else:
-            raise _not_a_number(position)
-        tables.append(arithmetic.table(values, out, call.lo, call.hi))
-        operands.append(0 if q is None else position)  # for a number any operand serves: all entries are equal
-    return Int8Form("q8ta_where", (0, *operands, np.stack(tables)), {})
+    return Int8Form("q8ta_where", (0, *operands), attrs)
 
 
 _SHAPES: tuple[tuple[Shape, ...], ...] = (
@@ -131,29 +94,10 @@ OPS = (
     ),
     Op(
         name="q8ta_where",
-        operands=(
-            *(Operand(name, dtypes=(INT8X4,)) for name in NAMES),
-            Operand("table", constant=True, dtypes=(INT8,)),
-        ),
-        infer=_infer_int8,
-        reference=_reference_int8,
-        reads=reads_same_place,
-        kernels=(
-            Kernel(
-                "q8ta_where",
-                ("where", "map", "compute=q8ta_selected"),
-                (ANY_INT8,),
-                ANY_INT8,
-                params=lambda call: {"condition_zero": np.int32(call.zeros[0])},
-            ),
-        ),
-    ),
-    Op(
-        name="q16ta_where",
         operands=tuple(Operand(name, dtypes=INTEGERS) for name in NAMES),
-        infer=lambda types, attrs: (_infer(types, attrs)[0], INT16X4),
-        results=(INT8X4,),
-        reference=_reference_int16,
+        infer=lambda types, attrs: (_infer(types, attrs)[0], INT8X4),
+        results=(INT16X4,),
+        reference=_reference_int8,
         schema={
             **WIDE_RANGE,
             **dict.fromkeys(("a_multiplier", "b_multiplier"), Attr("float", low=0, high=3.4e38)),
@@ -162,11 +106,11 @@ OPS = (
         reads=reads_same_place,
         kernels=(
             Kernel(
-                "q16ta_where",
-                ("where", "map", "compute=q16ta_selected"),
+                "q8ta_where",
+                ("where", "map", "compute=q8ta_selected"),
                 (ANY_INT8,),
                 ANY_INT8,
-                params=_params_int16,
+                params=_params_int8,
             ),
         ),
     ),

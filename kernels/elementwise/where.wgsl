@@ -4,17 +4,8 @@ fn selected(p: vec4<u32>) -> Element {
   return select(b_at(min(p, params.b_dims - 1u)), a_at(min(p, params.a_dims - 1u)), holds);
 }
 
-// A table for each of the two operands converts its values to those of the result.
+// Operands are multiplied to steps of the result. The multiplier of a number is 0.
 fn q8ta_selected(p: vec4<u32>) -> i32 {
-  let holds = condition_at(min(p, params.condition_dims - 1u)) != params.condition_zero;
-  let a = a_at(min(p, params.a_dims - 1u)) + 128;
-  let b = b_at(min(p, params.b_dims - 1u)) + 384;
-  let at = u32(select(b, a, holds));
-  return lane(table[at / 4u], at % 4u);
-}
-
-// For int16: operands are multiplied to steps of the result. The multiplier of a number is 0.
-fn q16ta_selected(p: vec4<u32>) -> i32 {
   let holds = condition_at(min(p, params.condition_dims - 1u)) != params.condition_zero;
   let a = f32(a_at(min(p, params.a_dims - 1u)) - params.a_zero) * params.a_multiplier;
   let b = f32(b_at(min(p, params.b_dims - 1u)) - params.b_zero) * params.b_multiplier;

@@ -60,7 +60,7 @@ def test_the_largest_float_in_int16() -> None:
     module = Plain(lambda m, x: m.get_submodule("layer")((x + x).nan_to_num(0.5)), layer=nn.Linear(8, 4)).eval()
     items = [data(4, 8, seed=i) for i in range(9)]
     model = q8.compile(q8.quantize(module, (items[0],), items, progress=False))
-    assert "q16ta_where" in {node.op for node in model.graph.nodes}
+    assert "q8ta_where" in {node.op for node in model.graph.nodes}
 
 
 @pytest.mark.parametrize("name", ["auto", "int8", "XNNPACK"])

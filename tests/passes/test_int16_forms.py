@@ -103,7 +103,7 @@ def test_an_int16_tensor_with_elements_replaced_by_a_number(number: float) -> No
     ]
     _append(graph, "filled", [("quantize", q)])
     found = run_passes(graph)
-    assert [node.op for node in found.nodes] == ["q16ta_where"], found.notes
+    assert [node.op for node in found.nodes] == ["q8ta_where"], found.notes
     inputs: dict[str, Array] = {
         "mask": np.array([0, 1, 0, 1, 0, 1, 0], np.int8),
         "x": np.array([-32768, -1, 0, 1, 300, 400, 32767], np.int16),
@@ -132,8 +132,7 @@ def test_a_number_that_is_repeated_replaces_elements(constant: tuple[int, ...], 
     ]
     _append(graph, "filled", [("quantize", q)])
     found = run_passes(graph)
-    whole = "q8ta_where" if dtype == INT8X4 else "q16ta_where"
-    assert (whole if op == "int" else op) in {node.op for node in found.nodes}, found.notes
+    assert ("q8ta_where" if op == "int" else op) in {node.op for node in found.nodes}, found.notes
     inputs: dict[str, Array] = {
         "mask": np.resize(np.array([0, 1, 1], np.int8), shape),
         "x": np.arange(-100, 96, 14).reshape(shape).astype(np.int8 if dtype == INT8X4 else np.int16),
