@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call
 from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params
-from q8ta_wgpu.ir.layout import ANY_INT8, Layout
+from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import WIDE_RANGE, Attr, dims
 from q8ta_wgpu.ir.target import LOOP_TURNS, Target
 from q8ta_wgpu.kernels.lib import channels, share
-from q8ta_wgpu.kernels.lib.thresholds import LARGE_WINDOW, MANY_THREADS
+from q8ta_wgpu.kernels.lib.thresholds import MANY_THREADS
 
 CHANNELS = ("average_channels", "channels", "channel_lanes")
 """WGSL files of averages over windows in 4C, for `channels.kernel`."""
@@ -61,12 +60,6 @@ def too_many(count: int) -> str:
     return f"a sum of {count} elements could pass int32" if count * 256 > arithmetic.INT32_MAX else ""
 
 
-def _is_short(call: Call, extents: share.Extents) -> bool:
-    """Whether sums over windows of these extents fit int32."""
-    q = call.inputs[0].q
-    return q is None or math.prod(extents) * q.span <= arithmetic.INT32_MAX
-
-
 def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form:
     """The int8 form with the attribute `ratio`.
 
@@ -84,8 +77,7 @@ def lower(call: QuantizedCall, op: str, attrs: Attrs, count: int) -> Int8Form:
 def kernels(
     op: str, window: str, params: Callable[[Call], Params], extents: Callable[[Call], share.Extents]
 ) -> tuple[Kernel, ...]:
-    """The kernels of an average that compute element by element. Those of integers include kernels for sums that may
-    pass int32.
+    """The kernels of an average that compute element by element.
 
     Args:
         op: name of the operator.
@@ -93,18 +85,8 @@ def kernels(
         params: uniform fields.
         extents: extents of the largest window of a call.
     """
-    short = Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params)
-    if not op.startswith("q8ta_"):
-        return share.kernels(short, extents, share.pays_for_few(extents))
-    short = replace(short, supports=lambda call, target: _is_short(call, extents(call)))
-    long = Kernel(f"{op}.long", (window, "windows", "average_long", "map"), (ANY_INT8,), ANY_INT8, params=params)
-
-    def pays(call: Call, target: Target) -> bool:
-        """Teams of threads pay for large windows of int16 that are no whole images."""
-        large = math.prod(extents(call)) >= LARGE_WINDOW
-        return large and target.shares_memory and call.inputs[0].dtype == INT16X4
-
-    return *share.kernels(short, extents, pays), *share.kernels(long, extents, pays)
+    kernel = Kernel(op, (window, "windows", "average", "map"), (ANY,), ANY, params=params)
+    return share.kernels(kernel, extents, share.pays_for_few(extents))
 
 
 def multiplier(ratio: float, divisor: Any) -> Any:
@@ -152,6 +134,12 @@ def _shares_work(call: Call, target: Target) -> bool:
     return target.shares_memory
 
 
+def _fits(call: Call) -> bool:
+    """Whether sums of whole images fit int32."""
+    q = call.inputs[0].q
+    return q is not None and math.prod(dims(call.inputs[0])[2:]) * q.span <= arithmetic.INT32_MAX
+
+
 def image_kernel(
     name: str,
     params_of: Callable[[Call], Params],
@@ -187,7 +175,7 @@ def image_kernel(
         name,
         ("average_image", "channel_lanes"),
         fields,
-        lambda call, target: _is_short(call, dims(call.inputs[0])[2:]) and supports(call, target),
+        lambda call, target: _fits(call) and supports(call, target),
         INT16,
         threads=threads,
         output=output,
