@@ -8,9 +8,9 @@ import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
-from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT8X4, INT16, INT16X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, ONLY_4W, Kernel, Params, four_words
-from q8ta_wgpu.ir.layout import ANY_INT8, Layout, Shape
+from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16, INT16X4, Array, Attrs, Call, TensorType
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params, four_words
+from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims, quantized_as_first, reads_same_place
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.lib import channel_tile
@@ -40,33 +40,9 @@ def _dequantize_params(call: Call) -> Params:
     return {"scale": np.float32(q.scale), "x_zero": np.int32(q.zero)}
 
 
-def _is_int8(call: Call, target: Target) -> bool:
-    return INT8X4 in (call.inputs[0].dtype, call.output.dtype)
-
-
-def _one_channel(call: Call, target: Target) -> bool:
-    return _is_int8(call, target) and dims(call.output)[1] == 1
-
-
-def _row_words(call: Call) -> np.uint32:
-    return np.uint32(-(-dims(call.output)[3] // 4))
-
-
-def _whole_rows(call: Call) -> bool:
-    """Whether the length of rows is a multiple of four."""
+def _whole_rows(call: Call, target: Target) -> bool:
+    """Whether the length of rows is a multiple of four: a word of int8 or int16 has the index of a vector of floats."""
     return dims(call.output)[3] % 4 == 0
-
-
-_RAGGED = ("Loaded=vec4<i32>", "load=load_ragged", "result=result_ragged")
-"""WGSL bindings of dequantize.rows for rows of other lengths."""
-
-
-def _dequantize_rows_params(call: Call) -> Params:
-    return {**_dequantize_params(call), "words": np.uint32(-(-call.output.numel // 4)), "row_words": _row_words(call)}
-
-
-def _dequantize_rows_threads(call: Call, layout: Layout) -> tuple[int, int, int]:
-    return -(-call.output.numel // 16), 1, 1
 
 
 def _infer_weight(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -99,19 +75,11 @@ OPS = (
         kernels=(
             Kernel(
                 "quantize.rows",
-                lambda call: ("quantize", "words", *(() if _whole_rows(call) else ("load=load_ragged",))),
+                ("quantize", "words"),
                 (FLOAT,),
                 ONLY_4W,
-                wide=lambda call: ("x",) if _whole_rows(call) else (),
-                params=lambda call: {**_quantize_params(call), "row_words": _row_words(call)},
-                threads=four_words,
-            ),
-            Kernel(
-                "quantize.plane",
-                ("quantize", "words", "Loaded=f32", "result=result_plane"),
-                (FLOAT,),
-                ONLY_4C,
-                supports=_one_channel,
+                supports=_whole_rows,
+                wide=("x",),
                 params=_quantize_params,
                 threads=four_words,
             ),
@@ -140,22 +108,13 @@ OPS = (
         kernels=(
             Kernel(
                 "dequantize.rows",
-                lambda call: ("dequantize", "words", *(() if _whole_rows(call) else _RAGGED)),
+                ("dequantize", "words"),
                 (ONLY_4W,),
                 FLOAT,
-                supports=lambda call, target: _whole_rows(call) or _is_int8(call, target),
+                supports=_whole_rows,
                 wide=("y",),
-                params=_dequantize_rows_params,
-                threads=_dequantize_rows_threads,
-            ),
-            Kernel(
-                "dequantize.plane",
-                ("dequantize", "words", "result=result_plane"),
-                (ONLY_4C,),
-                FLOAT,
-                supports=_one_channel,
-                params=_dequantize_params,
-                threads=four_words,
+                params=lambda call: {**_dequantize_params(call), "words": np.uint32(call.output.numel // 4)},
+                threads=lambda call, layout: (-(-call.output.numel // 16), 1, 1),
             ),
             channel_tile.kernel("dequantize", "dequantize", "from_4C", FLOAT, _dequantize_params),
             Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),

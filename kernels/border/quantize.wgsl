@@ -20,13 +20,3 @@ alias Loaded = vec4<f32>;
 
 fn load(at: u32) -> Loaded { return x[at]; }
 fn result(v: Loaded) -> Word { return packed(int8_of(v)); }
-
-// Rows of any length. Lanes past the end of a row may have any value.
-fn load_ragged(at: u32) -> Loaded {
-  let row = at / params.row_words;
-  let first = row * params.x_dims.w + (at - row * params.row_words) * 4u;
-  return vec4<f32>(x[first], x[first + 1u], x[first + 2u], x[first + 3u]);
-}
-
-// One channel of floats to 4C: a word for each float, which is in the first lane.
-fn result_plane(v: f32) -> u32 { return quantized(vec4<f32>(v)); }
