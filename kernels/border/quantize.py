@@ -9,11 +9,10 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT8, INT16, INT16X4, Array, Attrs, Call, TensorType
-from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4W, Kernel, Params, four_words
+from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, ONLY_4W, Kernel, Params, four_words
 from q8ta_wgpu.ir.layout import ANY_INT8, Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Case, Op, Operand, dims, quantized_as_first, reads_same_place
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib import channel_tile
 
 
 def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
@@ -22,6 +21,11 @@ def _quantize(call: Call, arrays: Sequence[Array]) -> Array:
 
 def _quantize_params(call: Call) -> Params:
     return arithmetic.quantize_fields(call.q, call.attrs["lo"], call.attrs["hi"])
+
+
+def _pixel_params(call: Call) -> Params:
+    _, c, h, w = dims(call.output)
+    return {**_quantize_params(call), "channels": np.uint32(c), "pixels": np.uint32(h * w)}
 
 
 def _infer_float(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -83,13 +87,14 @@ OPS = (
                 params=_quantize_params,
                 threads=four_words,
             ),
-            channel_tile.kernel(
-                "quantize",
-                "quantize",
-                "to_4C",
-                FLOAT,
-                _quantize_params,
-                preferred=lambda call, target: target.shares_memory or dims(call.output)[1] > 4,
+            Kernel(
+                "quantize.pixels",
+                ("quantize", "words", "load=load_pixel"),
+                (FLOAT,),
+                ONLY_4C,
+                supports=lambda call, target: dims(call.output)[1] <= 4,
+                params=_pixel_params,
+                threads=four_words,
             ),
             Kernel("quantize", ("quantize", "map"), (FLOAT,), ANY_INT8, params=_quantize_params),
         ),
@@ -105,20 +110,7 @@ OPS = (
         infer=_infer_float,
         reference=_dequantize,
         reads=reads_same_place,
-        kernels=(
-            Kernel(
-                "dequantize.rows",
-                ("dequantize", "words"),
-                (ONLY_4W,),
-                FLOAT,
-                supports=_whole_rows,
-                wide=("y",),
-                params=lambda call: {**_dequantize_params(call), "words": np.uint32(call.output.numel // 4)},
-                threads=lambda call, layout: (-(-call.output.numel // 16), 1, 1),
-            ),
-            channel_tile.kernel("dequantize", "dequantize", "from_4C", FLOAT, _dequantize_params),
-            Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),
-        ),
+        kernels=(Kernel("dequantize", ("dequantize", "map"), (ANY_INT8,), FLOAT, params=_dequantize_params),),
         cases=tuple(Case(shapes) for shapes in _SHAPES),
     ),
     Op(

@@ -1,18 +1,5 @@
 fn compute(p: vec4<u32>) -> i32 { return int8_of(vec4<f32>(x_at(p))).x; }
 
-// A block of row-major floats: four pixels of four channels.
-fn read_block(n: u32, channel: u32, pixel: u32, unit: u32) -> vec4<u32> {
-  var words: vec4<u32>;
-  let last = params.channels - 1u;
-  for (var i = 0u; i < 4u; i++) {
-    let at = n * params.channels * params.padded + pixel + pixel_of(unit, i);
-    words[i] = quantized(vec4<f32>(
-      x[at + min(channel, last) * params.padded], x[at + min(channel + 1u, last) * params.padded],
-      x[at + min(channel + 2u, last) * params.padded], x[at + min(channel + 3u, last) * params.padded]));
-  }
-  return words;
-}
-
 // Rows whose length is a multiple of four: a word of the result has the same index as the vector of four floats.
 const ITEM_WORDS = 1u;
 const ITEMS = 4u;
@@ -20,3 +7,10 @@ alias Loaded = vec4<f32>;
 
 fn load(at: u32) -> Loaded { return x[at]; }
 fn result(v: Loaded) -> Word { return packed(int8_of(v)); }
+
+// Images of up to four channels to 4C: a pixel is a word. Lanes past the last channel may have any value.
+fn load_pixel(at: u32) -> Loaded {
+  let first = at / params.pixels * params.channels * params.pixels + at % params.pixels;
+  let planes = min(vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.channels - 1u)) * params.pixels;
+  return vec4<f32>(x[first], x[first + planes.y], x[first + planes.z], x[first + planes.w]);
+}

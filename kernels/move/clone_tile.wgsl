@@ -1,7 +1,6 @@
-// Copies between memory in which a channel's pixels are contiguous and 4C, in which a pixel's channels are. A workgroup
-// takes a tile of pixels x channel quads through workgroup memory, so that both sides read and write runs. A thread
-// moves blocks of four pixels of a quad. Rows may be padded to whole words (params.row pixels, of which params.width
-// exist) or not (row = 0).
+// Copies between 4W, in which four pixels of a channel are a word, and 4C, in which four channels of a pixel are. A
+// workgroup takes a tile of pixels x channel quads through workgroup memory, so that both sides read and write runs. A
+// thread moves blocks of four pixels of a quad. Rows of 4W are padded to params.row pixels, of which params.width exist.
 
 const THREADS = 256u;
 const TILE = 2048u;
@@ -36,21 +35,17 @@ fn block_of(thread: u32, i: u32) -> Block {
   return Block(at & (units - 1u), at / units);
 }
 
-fn pixel_of(unit: u32, i: u32) -> u32 {
-  return unit * params.unit_step + i * select(1u, (TILE / 4u) >> params.quad_bits, params.unit_step == 1u);
-}
-
 // The index in the 4C tensor of a quad of a pixel, which is counted in padded rows; NOWHERE outside the image.
 fn word_at(n: u32, padded: u32, quad: u32) -> u32 {
-  var pixel = padded;
-  var inside = padded < params.padded && quad < params.quads;
-  if (params.row != 0u) {
-    let line = padded / params.row;
-    let column = padded - line * params.row;
-    pixel = line * params.width + column;
-    inside = inside && column < params.width;
-  }
-  return select(NOWHERE, (n * params.pixels + pixel) * params.quads + quad, inside);
+  let line = padded / params.row;
+  let column = padded - line * params.row;
+  let inside = padded < params.padded && quad < params.quads && column < params.width;
+  return select(NOWHERE, (n * params.pixels + line * params.width + column) * params.quads + quad, inside);
+}
+
+// The index in the 4W tensor of a channel's word.
+fn word_of_unit(n: u32, channel: u32, pixel: u32, unit: u32) -> u32 {
+  return ((n * params.channels + channel) * params.padded + pixel) / 4u + unit;
 }
 
 // Byte i of word j becomes byte j of word i.

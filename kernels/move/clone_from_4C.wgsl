@@ -1,5 +1,5 @@
-// A main that reads 4C. Linked: write_block(n, first channel, padded pixel of the tile, unit, words), which stores the
-// words of four pixels.
+// Copies 4C to 4W in tiles.
+// Uses clone_tile.
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) thread: u32,
         @builtin(workgroup_id) group: vec3<u32>,
@@ -18,8 +18,14 @@ fn main(@builtin(local_invocation_index) thread: u32,
   workgroupBarrier();
   for (var i = 0u; i < BLOCKS; i++) {
     let block = block_of(thread, i);
-    var found: vec4<u32>;
-    for (var k = 0u; k < 4u; k++) { found[k] = tile[tile_index(pixel_of(block.unit, k), block.quad)]; }
-    write_block(origin.n, (origin.quad + block.quad) * 4u, origin.pixel, block.unit, found);
+    var pixels: vec4<u32>;
+    for (var k = 0u; k < 4u; k++) { pixels[k] = tile[tile_index(block.unit * 4u + k, block.quad)]; }
+    let rows = transposed(pixels);
+    let channel = (origin.quad + block.quad) * 4u;
+    for (var k = 0u; k < 4u; k++) {
+      if (channel + k < params.channels && origin.pixel + block.unit * 4u < params.padded) {
+        y[word_of_unit(origin.n, channel + k, origin.pixel, block.unit)] = rows[k];
+      }
+    }
   }
 }

@@ -1,5 +1,5 @@
-// A main that writes 4C. Linked: read_block(n, first channel, padded pixel of the tile, unit), the words of four
-// pixels.
+// Copies 4W to 4C in tiles.
+// Uses clone_tile.
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) thread: u32,
         @builtin(workgroup_id) group: vec3<u32>,
@@ -9,11 +9,16 @@ fn main(@builtin(local_invocation_index) thread: u32,
   var words: array<vec4<u32>, BLOCKS>;
   for (var i = 0u; i < BLOCKS; i++) {
     let block = block_of(thread, i);
-    words[i] = read_block(origin.n, (origin.quad + block.quad) * 4u, origin.pixel, block.unit);
+    let channel = (origin.quad + block.quad) * 4u;
+    let last = params.channels - 1u;
+    for (var k = 0u; k < 4u; k++) {
+      words[i][k] = x[word_of_unit(origin.n, min(channel + k, last), origin.pixel, block.unit)];
+    }
   }
   for (var i = 0u; i < BLOCKS; i++) {
     let block = block_of(thread, i);
-    for (var k = 0u; k < 4u; k++) { tile[tile_index(pixel_of(block.unit, k), block.quad)] = words[i][k]; }
+    let pixels = transposed(words[i]);
+    for (var k = 0u; k < 4u; k++) { tile[tile_index(block.unit * 4u + k, block.quad)] = pixels[k]; }
   }
   workgroupBarrier();
   let quad = thread & ((1u << params.quad_bits) - 1u);
