@@ -9,7 +9,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT8X4, INT16X4, Call
 from q8ta_wgpu.ir.kernel import ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 
@@ -52,16 +51,6 @@ def _items(call: Call) -> int:
     return n * h * w * groups(call)
 
 
-def two_items(call: Call, layout: Layout) -> tuple[int, int, int]:
-    """`Kernel.threads` of a kernel whose threads make two Words each. It is for kernels that only move elements; those
-    with windows make one."""
-    return -(-_items(call) // 2), 1, 1
-
-
-def _one_item(call: Call, layout: Layout) -> tuple[int, int, int]:
-    return _items(call), 1, 1
-
-
 def kernel(
     name: str,
     source: tuple[str, ...],
@@ -92,7 +81,7 @@ def kernel(
     def all_params(call: Call) -> Params:
         return {**params(call), "groups": np.uint32(groups(call)), "items": np.uint32(_items(call))}
 
-    fields: dict[str, Any] = {"threads": _one_item, "output": ONLY_4C, **more}
+    fields: dict[str, Any] = {"threads": lambda call, layout: (_items(call), 1, 1), "output": ONLY_4C, **more}
     return Kernel(
         name,
         linked,

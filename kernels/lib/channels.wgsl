@@ -1,5 +1,4 @@
-// A main for kernels that define words_of(p) over 4C tensors: each pixel has params.groups Words. A thread makes ITEMS
-// of them, 64 apart, and loads for all before it stores the first.
+// A main for kernels that define words_of(p) over 4C tensors: each pixel has params.groups Words. A thread makes one.
 
 // Coordinates (n, group, h, w): `group` is the index among the pixel's Words.
 fn pixel_coord(index: u32) -> vec4<u32> {
@@ -14,14 +13,7 @@ fn x_group(n: u32, h: u32, w: u32, group: u32) -> Words {
 }
 
 @compute @workgroup_size(64)
-fn main(@builtin(local_invocation_index) local: u32,
-        @builtin(workgroup_id) group: vec3<u32>,
-        @builtin(num_workgroups) groups: vec3<u32>) {
-  let first = (group.y * groups.x + group.x) * 64u * ITEMS + local;
-  var found: array<Words, ITEMS>;
-  for (var i = 0u; i < ITEMS; i++) { found[i] = words_of(pixel_coord(first + i * 64u)); }
-  for (var i = 0u; i < ITEMS; i++) {
-    let at = first + i * 64u;
-    if (at < params.items) { y[at] = found[i]; }
-  }
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+  let at = id.y * groups.x * 64u + id.x;
+  if (at < params.items) { y[at] = words_of(pixel_coord(at)); }
 }

@@ -11,9 +11,9 @@ import numpy as np
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import INT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.ir.kernel import ANY, Kernel, LayoutSet, Params, four_words
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, WIDTH_PACKED_INT8, Shape
-from q8ta_wgpu.ir.op import INTEGERS, MOVED, Attr, Case, Op, Operand, extent, reads_same_place
+from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
+from q8ta_wgpu.ir.layout import Shape
+from q8ta_wgpu.ir.op import MOVED, Attr, Case, Op, Operand, extent, reads_same_place
 from q8ta_wgpu.kernels.move.runs import axis_of
 
 
@@ -50,21 +50,6 @@ def _params(call: Call) -> Params:
     }
 
 
-def _word_kernel(axis: int, layouts: LayoutSet) -> Kernel:
-    """The kernel for layouts that are packed along canonical `axis`, where another one is indexed: it moves words."""
-    return Kernel(
-        f"index_select.words_{'NCHW'[axis]}",
-        ("index_select", "words"),
-        (layouts,),
-        layouts,
-        supports=lambda call, target: (
-            call.output.dtype in INTEGERS and axis_of(call.output.shape, call.attrs["dim"]) != axis
-        ),
-        params=_params,
-        threads=four_words,
-    )
-
-
 OPS = (
     Op(
         name="index_select",
@@ -75,11 +60,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         schema={"dim": Attr("int", low=0, high=63), "extent": extent()},
-        kernels=(
-            _word_kernel(1, CHANNELS_PACKED_INT8),
-            _word_kernel(3, WIDTH_PACKED_INT8),
-            Kernel("index_select", ("index_select", "map"), (ANY,), ANY, params=_params),
-        ),
+        kernels=(Kernel("index_select", ("index_select", "map"), (ANY,), ANY, params=_params),),
         int8=Moves(),
         reads=lambda call, axis, first, last: (
             None if axis_of(call.output.shape, call.attrs["dim"]) == axis else reads_same_place(call, axis, first, last)

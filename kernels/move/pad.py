@@ -16,8 +16,6 @@ from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import FLOAT_MAX, MAX_EXTENT, MOVED, Attr, Case, Op, Operand, number, one_dtype
-from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.lib import channels
 from q8ta_wgpu.kernels.move.strided import eight
 
 MAX_RANK = 8
@@ -68,16 +66,6 @@ def _params(call: Call) -> Params:
     }
 
 
-def _pads_images(call: Call, target: Target) -> bool:
-    """Whether only rows and columns are padded or cropped."""
-    return len(call.output.shape) <= 4 and not any(n for pair in _pairs(call.attrs)[:-2] for n in pair)
-
-
-def _image_params(call: Call) -> Params:
-    rows, columns = [0, 0, *(pair[0] & 0xFFFFFFFF for pair in _pairs(call.attrs))][-2:]
-    return {"before": (rows, columns, 0, 0), "fill": _fill(call.inputs[0], call.attrs["value"])}
-
-
 def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int] | None:
     if len(call.output.shape) != 4:
         return None
@@ -95,16 +83,7 @@ OPS = (
             "padding": Attr("ints", low=-MAX_EXTENT, high=MAX_EXTENT),
             "value": Attr("float", low=-FLOAT_MAX, high=FLOAT_MAX),
         },
-        kernels=(
-            channels.kernel(
-                "pad.channels",
-                ("pad", "channels", "channel_lanes"),
-                _image_params,
-                _pads_images,
-                threads=channels.two_items,
-            ),
-            Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),
-        ),
+        kernels=(Kernel("pad", ("pad", "map"), (ANY,), ANY, params=_params),),
         int8=Moves(fill=lambda attrs: float(attrs["value"])),
         reads=_reads,
         cases=(

@@ -21,13 +21,3 @@ fn compute(p: vec4<u32>) -> Element {
   if (!inside) { return params.fill; }
   return x_at(coord_WIDTH_PACKED(at, params.x_dims));
 }
-
-// Padding of rows and columns of images. Indices are unsigned: one before the input wraps to a huge number.
-const ITEMS = 2u;
-
-fn words_of(p: vec4<u32>) -> Words {
-  let h = p.z - params.before.x;
-  let w = p.w - params.before.y;
-  if (h >= params.x_dims.z || w >= params.x_dims.w) { return Words(splat(params.fill)); }
-  return x_group(p.x, h, w, p.y);
-}

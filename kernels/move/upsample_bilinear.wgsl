@@ -53,8 +53,6 @@ fn mixed_finely(top: i32, bottom: i32, weight: i32) -> i32 {
   return rounded_steps(top * 64 + difference * (weight >> 12u) + (low >> 6u));
 }
 
-const ITEMS = 1u;
-
 fn words_of(p: vec4<u32>) -> Words {
   let h = row_tap(p);
   let w = column_tap(p);

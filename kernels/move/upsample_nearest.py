@@ -14,7 +14,6 @@ from q8ta_wgpu.ir.int8 import Moves
 from q8ta_wgpu.ir.kernel import ANY, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import ANY_DTYPE, MAX_EXTENT, Attr, Case, Op, Operand
-from q8ta_wgpu.kernels.lib import channels
 
 LARGEST_SCALE = 1024.0
 
@@ -91,15 +90,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         schema={**SIZES, "exact": Attr("bool")},
-        kernels=(
-            channels.kernel(
-                "upsample_nearest.channels",
-                ("upsample_nearest", "channels", "channel_lanes"),
-                _params,
-                threads=channels.two_items,
-            ),
-            Kernel("upsample_nearest", ("upsample_nearest", "map"), (ANY,), ANY, params=_params),
-        ),
+        kernels=(Kernel("upsample_nearest", ("upsample_nearest", "map"), (ANY,), ANY, params=_params),),
         int8=Moves(),
         reads=_reads,
         cases=(

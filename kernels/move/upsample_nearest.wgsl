@@ -4,14 +4,6 @@ fn compute(p: vec4<u32>) -> Element {
   return x_at(vec4<u32>(p.xy, row, column));
 }
 
-const ITEMS = 2u;
-
-fn words_of(p: vec4<u32>) -> Words {
-  let row = source_of(p.z, params.step_h, params.x_dims.z);
-  let column = source_of(p.w, params.step_w, params.x_dims.w);
-  return x_group(p.x, row, column, p.y);
-}
-
 // The input index for an index of the result: floor(index * step), and for nearest-exact floor((2 * index + 1) * (step
 // / 2)), where params.step_* is the halved step. It is one float32 multiplication, so that every device finds the same
 // element.

@@ -1,7 +1,5 @@
 // The integer average of the elements in window(p), word by word in 4C: sums of (x - x_zero) times
 // multiplier_of(window).
-const ITEMS = 1u;
-
 fn words_of(p: vec4<u32>) -> Words {
   let w = window(vec4<u32>(p.x, 0u, p.zw));
   var sum: Lanes;

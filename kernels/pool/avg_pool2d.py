@@ -14,7 +14,7 @@ from q8ta_wgpu.ir.int8 import Arithmetic, Int8Form, NoInt8Form, QuantizedCall
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import INTEGERS, WIDE_RANGE, Attr, Op, Operand
-from q8ta_wgpu.kernels.lib import channels, valid
+from q8ta_wgpu.kernels.lib import valid
 from q8ta_wgpu.kernels.pool import average, pooling
 
 SCHEMA: Mapping[str, Attr] = {
@@ -146,13 +146,5 @@ q8ta_avg_pool2d = Op(
     schema={**SCHEMA, **WIDE_RANGE},
     reads=pooling.reads,
     work=pooling.work,
-    kernels=(
-        channels.kernel(
-            "q8ta_avg_pool2d.channels",
-            ("avg_pool2d", *average.CHANNELS),
-            _avg_pool_params,
-            turns=pooling.turns,
-        ),
-        *average.kernels("q8ta_avg_pool2d", "avg_pool2d", _avg_pool_params, pooling.extents),
-    ),
+    kernels=average.kernels("q8ta_avg_pool2d", "avg_pool2d", _avg_pool_params, pooling.extents),
 )

@@ -16,8 +16,6 @@ fn partial_result(p: vec4<u32>, first: vec4<u32>) -> Partial {
 
 fn finish(p: vec4<u32>, largest: Partial) -> Element { return largest; }
 
-const ITEMS = 1u;
-
 fn words_of(p: vec4<u32>) -> Words {
   let area = taps_of(p);
   var largest = raised(Words(0x80808080u));
