@@ -1,4 +1,4 @@
-// Four floats to int8, as lanes or as a word. The range of the result is params.steps_lo..steps_hi around the zero
+// Four floats to int8, as lanes. The range of the result is params.steps_lo..steps_hi around the zero
 // point.
 fn int8_of(v: vec4<f32>) -> vec4<i32> {
   // NaN is recognized by its bits: a compiler may assume that there is none.
@@ -6,5 +6,3 @@ fn int8_of(v: vec4<f32>) -> vec4<i32> {
   let steps = select(v, vec4<f32>(0.0), nan) * params.inverse_scale;
   return vec4<i32>(round(clamp(steps, vec4<f32>(params.steps_lo), vec4<f32>(params.steps_hi)))) + params.int8_zero;
 }
-
-fn quantized(v: vec4<f32>) -> u32 { return pack4xI8(int8_of(v)); }
