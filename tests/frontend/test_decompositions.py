@@ -15,12 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import q8ta_wgpu as q8
-from tests.importing import flat, imported
+from q8ta_wgpu.runtime.device import Device
+from tests.importing import Wrapped, flat, imported
 from tests.quantizing import Plain, data
 
 BOUNDS = torch.tensor([-1.0, 0.0, 0.5])
 ROWS = torch.arange(2)
 WINDOW = torch.hann_window(256)
+W = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 V = torch.randn(2, 3, 3, 2, 4, generator=torch.Generator().manual_seed(2))
 
 
@@ -35,11 +37,29 @@ def _spectrum(x: Tensor) -> Tensor:
     return torch.stft(x, 256, 64, window=WINDOW, return_complex=True)
 
 
+def _bags(x: Tensor) -> Any:
+    """Even ones, and others, of which one is empty and one holds nothing but padding."""
+    ids = (x.flatten(1)[:, :12] * 4).long().clamp(0, 11)
+    ids[0, 5:7] = 3
+    offsets, table = torch.tensor([0, 5, 7, 7, 24]), V.reshape(12, 12)
+    return [
+        bags
+        for mode in ("sum", "mean", "max")
+        for pad in (None, 3, -1)
+        for bags in (
+            F.embedding_bag(ids, table, mode=mode, padding_idx=pad),
+            F.embedding_bag(ids.flatten(), table, offsets[:-1], mode=mode, padding_idx=pad),
+            F.embedding_bag(ids.flatten(), table, offsets, mode=mode, padding_idx=pad, include_last_offset=True),
+        )
+    ] + [F.embedding_bag(ids, table, mode="sum", per_sample_weights=x.flatten(1)[:, :12])]
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "bags": _bags,
     "any and all": lambda x: ((x > 1).any(), (x > 1).any(1), (x > -1).all(-1, keepdim=True), x.bool().all((0, 2))),
     "infinities": lambda x: (torch.isfinite(1 / x.relu()), torch.logsumexp(x, 1), torch.nan_to_num(x / x.relu())),
     "to a number": lambda x: (torch.maximum(x, torch.tensor(0.1)), torch.clamp(x, x[:, :1], x[:, 1:2].abs())),
-    "rounded": lambda x: (x // 0.75, torch.div(x, x.abs() + 1, rounding_mode="floor")),
+    "rounded": lambda x: (torch.round(x, decimals=1), x // 0.75, torch.div(x, x.abs() + 1, rounding_mode="floor")),
     "remainders": lambda x: (x % 0.75, torch.fmod(x, -1.5), torch.remainder(x, x.abs() + 0.5)),
     "remainders of large numbers": lambda x: (torch.fmod(x * 1e6, 0.7), torch.remainder(x * 1e6, x.abs() + 0.5)),
     "powers": lambda x: (
@@ -48,16 +68,47 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.abs().add(1).log2(),
         x.abs().add(1).log10(),
         F.logsigmoid(x),
+        F.rrelu(x),
     ),
     "angles": lambda x: (torch.atan2(x, x.flip(1)), torch.atan2(x.relu(), x.flip(2).relu())),
+    "distances": lambda x: (
+        torch.cdist(x[0], x[1] + 1),
+        torch.cdist(x, x[:, :, ::2], p=1.0),
+        torch.cdist(x[0].flatten(0, 1).tile(2, 1), x[1].flatten(0, 1), p=3.0),
+        torch.cdist(x.view(2, 30, 4), x.view(2, 30, 4)[:, :7] * 2),
+    ),
     "norms": lambda x: (torch.linalg.vector_norm(x, 3, 1), torch.linalg.vector_norm(x.relu(), 0, (1, 2))),
     "two tensors": lambda x: (torch.fmod(x * 9, x.flip(1)), torch.hypot(x * 1e30, x.flip(2) * 1e30)),
+    "products of two": lambda x: F.bilinear(x[..., :4], x[..., 1:], W, x[0, 0, 0, :3]),
     "sums by place": lambda x: (
         x.index_add(1, ROWS, x[:, 2:4], alpha=2),
         x.index_add(-1, x[0, 0, :, 0].argsort(), x[..., 2:]),
         x.scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2)),
         torch.zeros_like(x, dtype=torch.int64).scatter_add(2, x.argsort(2)[:, :, :3], x.flip(2).argsort(2) + 7),
         torch.arange(7).index_add(0, x[0, 0].argsort(0)[:, 0], x[0, 0].argsort(0)[:, 1]),
+    ),
+    "extremes by place": lambda x: (
+        x.scatter_reduce(2, x.argsort(2)[:, :, :3] // 2, x.flip(2), "amax"),
+        x.scatter_reduce(1, x.argsort(1) // 2, x.flip(1) * 2, "amin"),
+        torch.zeros_like(x).scatter_reduce(-1, x.argsort(-1)[..., :2], x - 5, "amax", include_self=False),
+        torch.full_like(x, -torch.inf).scatter_reduce(2, x.argsort(2), x.flip(2), "amax"),
+        x.scatter_reduce(2, x.argsort(2), x.flip(2), "sum"),
+        torch.arange(7).scatter_reduce(0, x[0, 0].argsort(0)[:, 0], x[0, 0].argsort(0)[:, 1] + 3, "amax"),
+    ),
+    "other reductions by place": lambda x: tuple(
+        part
+        for own in (True, False)
+        for part in (
+            x.scatter_reduce(2, x.argsort(2)[:, :, :3] // 2, x.flip(2), "mean", include_self=own),
+            x.scatter_reduce(1, x.argsort(1) // 2, x.flip(1), "prod", include_self=own),
+            x.scatter_reduce(-1, x.argsort(-1)[..., :2], x - 5, "sum", include_self=own),
+            torch.arange(7).scatter_reduce(
+                0, x[0, 0].argsort(0)[:, 0] // 2, x[0, 0].argsort(0)[:, 1] - 2, "mean", include_self=own
+            ),
+            torch.arange(7).scatter_reduce(
+                0, x[0, 0].argsort(0)[:, 0] // 2, x[0, 0].argsort(0)[:, 1] - 2, "prod", include_self=own
+            ),
+        )
     ),
     "volumes": lambda x: (
         F.adaptive_avg_pool3d(x, (2, 3, 4)),
@@ -72,6 +123,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         F.interpolate(x, (2, 5), mode="bicubic", antialias=True, align_corners=True),
     ),
     "spread": lambda x: (x.var(1), x.std((2, 3), unbiased=False), torch.var_mean(x, (0, 2), keepdim=True)),
+    "order": lambda x: (x.median(1), x.median(), x.kthvalue(2, -1, keepdim=True)),
     "running": lambda x: (
         x.cumprod(1),
         x.cummax(3),
@@ -97,6 +149,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         torch.zeros_like(x).scatter(3, x.argsort(3), x),
         torch.bucketize(x, BOUNDS),
         torch.bucketize(x, BOUNDS, right=True),
+        torch.searchsorted(x.sort(3)[0], x[..., :2].contiguous(), side="right"),
     ),
     "places in memory": lambda x: (
         x.as_strided((2, 4, 5), (120, 1, 6), 2),
@@ -201,6 +254,37 @@ def test_floats_that_are_added_up_as_integers_are_refused() -> None:
     """torch cuts them first."""
     with pytest.raises(q8.UnsupportedError, match=r"write x.clamp\(-n, n\).long\(\).cumsum\("):
         imported(lambda x: x.clamp(-9, 9).cumsum(1, dtype=torch.int64), torch.randn(2, 5))
+
+
+def test_a_program_of_nothing_but_sums_by_place() -> None:
+    """What is put in places without being added up is of the table."""
+    places = torch.tensor([1, 0, 1])
+    module = Wrapped(lambda x: (x * 2).index_put((places,), torch.cat([x[:1], x]), accumulate=True)).eval()
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    model = q8.compile(q8.quantize(module, (x,), calibration=[x], progress=False))
+    np.testing.assert_allclose(q8.Session(model, "reference")(x), module(x), atol=0.1)
+
+
+@pytest.mark.parametrize("reduce", ["amax", "mean"])
+def test_what_is_written_to_a_place_is_reduced_in_int8(reduce: str, vulkan: Device) -> None:
+    """As the attention of a graph has it, by edges to 6 nodes, of which one is met by none."""
+    targets = torch.tensor([0, 1, 1, 3, 4, 5, 5, 5, 0])
+
+    def attention(m: Any, x: Tensor) -> Tensor:
+        scores = m.scores(x).repeat(1, 2)[:, :9]
+        reduced = m.first(x).scatter_reduce(1, targets.expand(scores.shape), scores, reduce)
+        found: Tensor = m.last(reduced)
+        return found
+
+    torch.manual_seed(0)
+    layers = {name: torch.nn.Linear(8, count) for name, count in (("scores", 8), ("first", 6))}
+    module = Plain(attention, **layers, last=torch.nn.Linear(6, 3)).eval()
+    batches = [data(16, 8, seed=s) for s in range(8)]
+    model = q8.compile(q8.quantize(module, (batches[0],), batches, progress=False))
+    assert model.report().exact
+    found, wanted = q8.Session(model, "reference")(batches[0]), module(batches[0]).detach().numpy()
+    assert np.square(found - wanted).sum() < 1e-3 * np.square(wanted).sum()
+    np.testing.assert_array_equal(q8.Session(model, vulkan)(batches[0]), found)
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (2, 3, 8)])

@@ -139,11 +139,13 @@ def test_integers_are_exact_to_int32(vulkan: Device) -> None:
         (lambda table, i: table.index_put((i,), torch.ones(3, 3)), (-50, 49)),
         (lambda table, i: table.index_copy(0, i, torch.ones(3, 3)), (0, 49)),
         (lambda table, i: table.index_add(0, i, torch.ones(3, 3)), (0, 49)),
+        (lambda table, i: table.index_put((i,), torch.ones(3, 3), accumulate=True), (-50, 49)),
         (lambda table, i: table.scatter_add(0, i[:, None].expand(-1, 3), torch.ones(3, 3)), (0, 49)),
+        (lambda table, i: table.scatter_reduce(0, i[:, None].expand(-1, 3), -torch.ones(3, 3), "amin"), (0, 49)),
     ],
     ids=[
         *("index", "index_select", "gather", "embedding", "index_put", "index_copy"),
-        *("index_add", "scatter_add"),
+        *("index_add", "index_put that accumulates", "scatter_add", "scatter_reduce"),
     ],
 )
 def test_an_index_outside_of_what_it_indexes_is_an_error(

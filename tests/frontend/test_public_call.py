@@ -122,6 +122,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "adaptive_avg_pool3d": (lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4)), (1, 2, 3, 4, 6), ()),
     "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, (2, 3, 4)), (1, 2, 3, 4, 6), ()),
     "antialiased": (lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True), (1, 3, 5, 6), ()),
+    "distances": (lambda x: torch.cdist(x, x[:, :, ::2]), (1, 3, 5, 6), ()),
     "fold": (lambda x: F.fold(x.flatten(1)[:, :36].view(2, 12, 3), (4, 2), 2, stride=(1, 2)), X, ()),
     "rope": (rotated, (2, 8, 8), ()),
     "reflect": (lambda x: F.pad(x, (2, 1, 1, 2), mode="reflect"), (1, 3, 5, 6), ()),

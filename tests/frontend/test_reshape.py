@@ -47,6 +47,7 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "select_last": (lambda x: x[:, 3], (2, 4, 5), (2, 6, 5)),
     "sort": (lambda x: x.sort(1).values, (2, 4, 5), (3, 7, 6)),
     "argsort": (lambda x: x.argsort(-1, descending=True).float(), (2, 4, 5), (3, 7, 6)),
+    "kthvalue": (lambda x: x.kthvalue(2, 1).values, (2, 4, 5), (3, 7, 6)),
     "cumsum": (lambda x: x.cumsum(1), (2, 4, 5), (3, 7, 6)),
     "cummax": (lambda x: x.cummax(1).indices.float(), (2, 4, 5), (3, 7, 6)),
     "variance": (lambda x: x.var(1, correction=0), (2, 4, 5), (3, 7, 6)),
@@ -82,6 +83,7 @@ def test_reshape(name: str) -> None:
         lambda x: x.split([1, 3], 1)[0],
         lambda x: x.chunk(2, 1)[0],
         lambda x: x.unbind(1)[1],
+        lambda x: x.median(1).values,
     ],
 )
 def test_reshape_refuses_what_may_be_counted_from_the_size(function: Function) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import q8ta_wgpu as q8
 from q8ta_wgpu.frontend.export.plain import is_plain
 from q8ta_wgpu.frontend.export.rewrite import rewrite
-from tests.quantizing import INT8, Plain
+from tests.quantizing import INT8
 
 WEIGHT = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
 
@@ -238,25 +238,35 @@ def test_sums_without_a_batch_or_for_one_output(module: nn.Module, shape: tuple[
     assert float(abs(found - wanted).max()) < 0.05 * float(abs(wanted).max())
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_bags_that_are_rows_of_a_matrix(mode: str) -> None:
-    """Others, and bags with padding or weights, are refused by name."""
-    ids, module = torch.tensor([[0, 3, 3], [5, 1, 2]]), nn.EmbeddingBag(6, 4, mode=mode).eval()
-    program = torch.export.export(module, (ids,))
+class Computed(nn.Module):
+    """Weights that follow from the input: a convolution for each sample, as dynamic ones have, in groups; one of rows;
+    a linear by what an einsum gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Linear(4, 72)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, channels, *image = x.shape
+        weights = self.weights(x.mean((2, 3)))
+        images = x.reshape(1, count * channels, *image)
+        y = F.conv2d(images, weights.reshape(-1, 2, 3, 3), weights[:, 0].repeat(4), (2, 1), 1, groups=2 * count)
+        y = F.conv1d(y.reshape(count, 4, -1), weights[0, :24].reshape(2, 4, 3), padding=2, dilation=2)
+        return F.linear(y, torch.einsum("bcw,bcv->vw", y, y))
+
+
+def test_weights_that_the_network_computes() -> None:
+    x = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(3))
+    module = Computed().eval()
+    program = torch.export.export(module, (x,))
     rewrite(program)
-    assert is_plain(program)
-    torch.testing.assert_close(program.module()(ids), module(ids))
-    padded = nn.EmbeddingBag(6, 4, padding_idx=3, mode=mode).eval()
-    with pytest.raises(q8.UnsupportedError, match="embedding_bag"):
-        q8.quantize(padded, (ids,), calibration=[ids], progress=False)
-
-
-def test_weights_that_the_network_computes_are_refused() -> None:
-    """By name, as a convolution for each sample would have them."""
-    x = torch.randn(2, 4, 6, 5)
-    module = Plain(lambda _, x: F.conv2d(x, x.mean((0, 2, 3)).reshape(1, 4, 1, 1)))
-    with pytest.raises(q8.UnsupportedError, match="conv2d"):
-        q8.quantize(module.eval(), (x,), calibration=[x], progress=False)
+    sums = [str(n.target) for n in program.graph.nodes if "conv" in str(n.target) or "linear" in str(n.target)]
+    assert sums == ["aten.linear.default"]  # which computes weights
+    torch.testing.assert_close(program.module()(x), module(x), rtol=1e-4, atol=1e-4)
+    model = q8.compile(q8.quantize(module, (x,), calibration=[x], quantizer=INT8, progress=False))
+    found, exact = q8.Session(model, "reference")(x.numpy()), module(x).detach().numpy()
+    assert not model.report().islands
+    assert float(abs(found - exact).max()) < 0.1 * float(abs(exact).max())
 
 
 class Counts(nn.Module):

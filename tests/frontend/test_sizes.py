@@ -180,7 +180,7 @@ def test_a_batch_of_another_size_gives_what_torch_gives() -> None:
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("function", [lambda x: x.std(0), lambda x: x / x.shape[0]])
+@pytest.mark.parametrize("function", [lambda x: x.std(0), lambda x: x / x.shape[0], lambda x: x.kthvalue(2, 0).values])
 def test_a_number_computed_from_the_batch_is_refused(function: Callable[[Tensor], Any]) -> None:
     x = data(2, 4, 6)
     with pytest.raises(q8.UnsupportedError, match=r"does not follow the sizes"):

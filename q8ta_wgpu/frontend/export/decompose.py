@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -193,6 +193,17 @@ def _plus(x: Tensor, dim: int, rows: Tensor, source: Tensor, alpha: float = 1) -
     return sums if sums is NotImplemented else torch.add(x, sums.movedim(-1, dim), alpha=alpha)
 
 
+def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+    """index_put that accumulates along one dimension, as index_add."""
+    named = [dim for dim, index in enumerate(indices) if index is not None]
+    if not accumulate or len(named) != 1 or indices[named[0]].dim() != 1:
+        return NotImplemented
+    (dim,) = named
+    shape = [len(indices[dim]) if d == dim else size for d, size in enumerate(x.shape)]
+    rows = torch.arange(x.shape[dim])[indices[dim]]  # as _looked_up, but indices may count from the end
+    return _plus(x, dim, rows, values.expand(shape))
+
+
 def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     beside = [d for d in range(x.dim()) if d != dim % x.dim()]
     if any(index.shape[d] != x.shape[d] for d in beside):
@@ -200,8 +211,41 @@ def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     return _plus(x, dim, _looked_up(index.movedim(dim, -1), x.shape[dim]), src[tuple(slice(n) for n in index.shape)])
 
 
+_REDUCTIONS: Mapping[str, tuple[Any, Callable[[Tensor], Any], Any]] = {
+    "amax": (torch.amax, lambda src: src.amin(-1, keepdim=True).unsqueeze(-1), torch.maximum),
+    "amin": (torch.amin, lambda src: src.amax(-1, keepdim=True).unsqueeze(-1), torch.minimum),
+    "prod": (torch.prod, lambda src: 1, torch.mul),
+}
+"""Of each way to reduce: how elements are reduced, what changes nothing among them, and how two tensors are reduced."""
+
+
+def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Any:
+    """Reduces the elements that are written to one index, with that of x if `include_self`. In the place of those that
+    are written to others stands one that changes nothing. What nothing is written to stays."""
+    if reduce == "sum" and include_self:
+        return _scatter_add(x, dim, index, src)
+    beside = [d for d in range(x.dim()) if d != dim % x.dim()]
+    if not x.dim() or not index.numel() or any(index.shape[d] != x.shape[d] for d in beside):
+        return NotImplemented
+    if index.numel() * x.shape[dim] > MOST_COMPARED:
+        return NotImplemented
+    own, src = x.movedim(dim, -1), src[tuple(slice(n) for n in index.shape)].movedim(dim, -1)
+    rows = _looked_up(index.movedim(dim, -1), x.shape[dim])
+    same = rows.unsqueeze(-1) == torch.arange(x.shape[dim])
+    if reduce in _REDUCTIONS:
+        reduced, nothing, of_two = _REDUCTIONS[reduce]
+        found = reduced(torch.where(same, src.unsqueeze(-1), nothing(src)), -2)
+        found = of_two(own, found) if include_self else found
+    else:
+        found, count = _added(rows, src, x.shape[dim]), same.sum(-2).to(src.dtype)
+        found, count = (own + found, count + 1) if include_self else (found, count.clamp(min=1))
+        if reduce == "mean":
+            found = torch.div(found, count, rounding_mode=None if found.is_floating_point() else "floor")
+    return torch.where(same.any(-2), found, own).movedim(-1, dim)
+
+
 MOST_COMPARED = 1 << 24
-"""The most pairs of indices that an index_add or a scatter_add may compare."""
+"""The most pairs of indices that an index_add or a scatter_reduce may compare."""
 
 _OURS = {
     **ARITHMETIC,
@@ -210,7 +254,9 @@ _OURS = {
     torch.ops.aten.as_strided.default: _as_strided,
     torch.ops.aten.one_hot.default: _one_hot,
     torch.ops.aten.index_add.default: _index_add,
+    torch.ops.aten.index_put.default: _index_put,
     torch.ops.aten.scatter_add.default: _scatter_add,
+    torch.ops.aten.scatter_reduce.two: _scatter_reduce,
     torch.ops.aten.scatter.value: _scatter,
     torch.ops.aten.scatter.src: _scatter,
     torch.ops.aten.full_like.default: _full_like,

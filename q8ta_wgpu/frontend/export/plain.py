@@ -14,7 +14,7 @@ from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.own_copy import own_copy
 from q8ta_wgpu.frontend.export.tracing import traced
-from q8ta_wgpu.frontend.nodes import OWN, QDQ, integer
+from q8ta_wgpu.frontend.nodes import OWN, QDQ, integer, named_arguments
 from q8ta_wgpu.importing.import_table import ATEN
 
 
@@ -58,6 +58,8 @@ def _is_known(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op in ("placeholder", "output") or target is operator.getitem
+    if target is torch.ops.aten.index_put.default and named_arguments(node).get("accumulate"):
+        return False
     known = str(target) in ATEN or target.namespace in (QDQ, OWN) or not node.users
     return known and not target._schema.is_mutable
 

@@ -5,6 +5,7 @@ Decomposing replaces all of them, but traces the whole program again, which take
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from q8ta_wgpu.frontend.export.decompose import own_rule, table
 from q8ta_wgpu.frontend.export.editor import call, operators_of, replace, splice, value_of
 from q8ta_wgpu.frontend.export.folding import is_pure
 from q8ta_wgpu.frontend.export.remove_no_ops import is_idle_dropout
+from q8ta_wgpu.frontend.export.rules import AS_PRODUCTS, embedding_bags
 from q8ta_wgpu.frontend.export.writes import compute_written
 from q8ta_wgpu.frontend.nodes import convolves, kind, named_arguments, transforms
 from q8ta_wgpu.frontend.notes import TRANSFORM, note
@@ -32,8 +34,8 @@ def rewrite(program: ExportedProgram) -> None:
     """Replaces operators that the table lacks in a program, which is changed, where equality is certain.
 
     These are in-place elementwise operators and copies on values of which no view is read later, aliases, inactive
-    dropouts, embedding bags, constants assembled by writes, and composites with one result. Weighted sums of one image
-    or one output get a dimension for it.
+    dropouts, embedding bags, constants assembled by writes, and composites with one result. Weighted sums are also
+    replaced if they have one image, one output or weights that the network computes.
     """
     traced: dict[Any, Graph | None] = {}
     for node in list(program.graph.nodes):
@@ -49,7 +51,11 @@ def rewrite(program: ExportedProgram) -> None:
         elif target._schema.is_mutable:
             _make_functional(node)
         elif isinstance(kind(node), WeightedSum):
-            _name_one(program, node)
+            given = named_arguments(node)
+            if not _follows(given.get("weight", given.get("other")), program.graph_signature.user_inputs):
+                _name_one(program, node)
+            elif target in AS_PRODUCTS:
+                _expand(program, node, traced)
         elif (
             str(target) not in ATEN
             and isinstance(node.meta.get("val"), torch.Tensor)
@@ -74,6 +80,19 @@ def _name_sizes(node: Node) -> None:
     sizes = [-1 if str(size) == str(own) else size for size, own in zip(shape, own_sizes, strict=True)]
     if all(isinstance(size, int) for size in sizes):
         node.target, node.args = torch.ops.aten.expand.default, (node.args[0], sizes)
+
+
+def _follows(node: Any, inputs: Container[Any]) -> bool:
+    """Whether a value depends on inputs of these names."""
+    found = {node} if isinstance(node, Node) else set()
+    waiting = list(found)
+    for source in waiting:
+        if source.name in inputs:
+            return True
+        new = [n for n in source.all_input_nodes if n not in found]
+        found.update(new)
+        waiting += new
+    return False
 
 
 def _name_one(program: ExportedProgram, node: Node) -> None:
@@ -185,33 +204,29 @@ def _expand(program: ExportedProgram, node: Node, traced: dict[Any, Graph | None
 
 
 def _expand_bag(program: ExportedProgram, node: Node) -> None:
-    """Replaces an embedding bag, of which only the bags are read, by the rows of an embedding, reduced. Its indices
-    must be those of a matrix, whose rows are the bags."""
-    results, arguments = [user for user in node.users if user.users], named_arguments(node)
-    weighted = arguments.get("per_sample_weights") is not None or arguments.get("padding_idx") is not None
-    count = _bags(arguments["offsets"], arguments["indices"])
-    if weighted or not count or [user.args[1] for user in results] != [0]:
+    """Replaces an embedding bag by the rows of an embedding, reduced, if only the bags are read."""
+    results = [user for user in node.users if user.users]
+    if [user.args[1] for user in results] != [0]:
         return
+    arguments = named_arguments(node)
+    names = [name for name, value in arguments.items() if isinstance(value, Node)]
+    even = _is_even(arguments["offsets"], arguments["indices"])
 
-    def made_of(weight: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        rows = torch.nn.functional.embedding(indices.reshape(count, -1), weight)
-        return (rows.sum, rows.mean, rows.amax)[arguments.get("mode", 0)](1)
+    def made_of(*tensors: torch.Tensor) -> torch.Tensor:
+        return embedding_bags(**{**arguments, **dict(zip(names, tensors, strict=True))}, even=even)
 
-    sources = [arguments["weight"], arguments["indices"]]
-    operators = operators_of(made_of, [source.meta["val"] for source in sources], table())
-    (found,) = splice(node, operators, sources)
+    operators = operators_of(made_of, [arguments[name].meta["val"] for name in names], table())
+    (found,) = splice(node, operators, [arguments[name] for name in names])
     replace(program, results[0], found)
-    for dead in (*node.users, node):
-        program.graph.erase_node(dead)
 
 
-def _bags(offsets: Any, indices: Any) -> int:
-    """How many bags there are, if they are the rows of a matrix, which torch flattens to one list; else 0."""
+def _is_even(offsets: Any, indices: Any) -> bool:
+    """Whether bags are the rows of a matrix, which torch flattens to one list."""
     if not isinstance(offsets, Node) or offsets.target is not torch.ops.aten.arange.start_step:
-        return 0
+        return False
     start, end, step = offsets.args[:3]
-    count = offsets.meta["val"].numel()
-    return int(count) if start == 0 and end == step * count == indices.meta["val"].numel() else 0
+    count = step * offsets.meta["val"].numel()
+    return bool(start == 0 and end == count == indices.meta["val"].numel())
 
 
 def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
@@ -221,7 +236,7 @@ def _operators(node: Node, values: list[torch.Tensor]) -> Graph | None:
     def made_of(*tensors: torch.Tensor) -> Any:
         known = dict(zip(node.all_input_nodes, tensors, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        rule: Any = own_rule(node.target)
+        rule: Any = AS_PRODUCTS.get(node.target) or own_rule(node.target)
         found = rule(*args, **kwargs)
         return node.target(*args, **kwargs) if found is NotImplemented else found  # type: ignore[operator]
 
