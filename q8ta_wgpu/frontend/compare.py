@@ -16,7 +16,6 @@ from q8ta_wgpu.errors import InputError, counted
 from q8ta_wgpu.frontend import checks
 from q8ta_wgpu.frontend.attributes import changed_buffers
 from q8ta_wgpu.frontend.calibrate.equalize import equalize_alike
-from q8ta_wgpu.frontend.calibrate.masked_rows import give_zeros
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.formulas import at
@@ -199,7 +198,6 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
     fold_norms(graph)
     if noted(exported.graph_module, ASKED):  # other quantizers do not expand attention
         Quantizer(skip=noted(exported.graph_module, SKIPPED, ())).transform_for_annotation(graph)
-    give_zeros(graph)
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
     same = dict(zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True))

@@ -79,12 +79,11 @@ class Foreign:
         return count, zeros
 
     def quantize(self) -> str:
-        """Puts quantizes and dequantizes in place of observers. Returns a warning about rows that are masked as a
-        whole or values that int8 makes constant; empty if there is none. Raises InputError for values that have no
-        range."""
+        """Puts quantizes and dequantizes in place of observers. Returns a warning about values that int8 makes
+        constant; empty if there is none. Raises InputError for values that have no range."""
         met = list(_met(self.module))
         faults.check_ranges(self.module, met, self._buffers)
-        lost = faults.masked_rows(self.module, met) or faults.lost_values(met)
+        lost = faults.lost_values(met)
         _hide_norms(self.module)
         self.module = _without_code(self.module, lambda whole: convert_pt2e(whole, fold_quantize=False))
         _show_norms(self.module)

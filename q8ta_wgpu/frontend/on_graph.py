@@ -102,16 +102,14 @@ class OnGraph:
     def quantize(self) -> str:
         """Chooses widths and writes quantizes into the module. Returns a warning about values that int8 does not keep;
         empty if there is none. Raises InputError for values that have no range."""
-        met = list(self._met())
-        faults.check_ranges(self.module, met, self.buffers)
-        masked = faults.masked_rows(self.module, met)
+        faults.check_ranges(self.module, self._met(), self.buffers)
         self.precision = self._chosen()
         self._graph = self.calibration.quantized(self.precision.chosen)
         values = self.calibration.values
         write_record(self._graph, values, self.precision, values.readings)
         lost = faults.lost_values(self._met(self.precision))
         write_qdq(self.module, self.program, self._graph, values.given)
-        return masked or lost or self.precision.warning(": Quantizer(skip=[...])")
+        return lost or self.precision.warning(": Quantizer(skip=[...])")
 
     def _chosen(self) -> Precision:
         if self.own.precision == "int8":

@@ -23,7 +23,6 @@ from q8ta_wgpu.frontend.calibrate.equalize import enough, equalize, taken
 from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer, check_quantizer
 from q8ta_wgpu.frontend.calibrate.threads import few_threads
 from q8ta_wgpu.frontend.compile import compile
-from q8ta_wgpu.frontend.edit import edited
 from q8ta_wgpu.frontend.export.buffers_as_inputs import States
 from q8ta_wgpu.frontend.export.dimensions import Dimensions, dimensions
 from q8ta_wgpu.frontend.export.formulas import annotate, check_ends, check_points
@@ -299,7 +298,7 @@ def _edit(
 ) -> GraphModule:
     """A float graph as a quantizer wants it, annotated with the formulas of sizes, its channels equalized by the inputs
     that are held."""
-    found = edited(graph, quantizer)
+    found: GraphModule = quantizer.transform_for_annotation(graph)
     if follows is not None:
         follows(found)
     if held:
@@ -360,4 +359,6 @@ class _Following:
 
     def _traced(self, point: Point) -> GraphModule:
         """The module, as the quantizer transforms it, for inputs of the sizes at a point."""
-        return edited(self._source.graph(self.sizes.at(self._source.inputs, point)), self._quantizer)
+        traced = self._source.graph(self.sizes.at(self._source.inputs, point))
+        found: GraphModule = self._quantizer.transform_for_annotation(traced)
+        return found

@@ -17,8 +17,7 @@ from q8ta_wgpu.errors import InputError, one_line
 from q8ta_wgpu.frontend.export.buffers_as_inputs import lost_after
 from q8ta_wgpu.frontend.export.sized import Sized
 from q8ta_wgpu.frontend.export.states import states_of
-from q8ta_wgpu.frontend.nodes import constant, is_constant, kind, module_paths, origins, source_of
-from q8ta_wgpu.ir.int8 import Product, WeightedSum
+from q8ta_wgpu.frontend.nodes import constant, is_constant, module_paths, origins, source_of
 from q8ta_wgpu.quantization.faults import rows_not_finite
 from q8ta_wgpu.quantization.ranges import no_scale
 
@@ -104,29 +103,6 @@ ZEROS = (
 
 _LAST_BITS = 2.0**-16
 """Numbers that differ relatively by no more than this are taken for equal: float32 has computed them in a few steps."""
-
-
-def masked_rows(graph: GraphModule, met: Iterable[Met]) -> str:
-    """A warning about a softmax of which the calibration masks all rows as a whole; empty if there is none. It gives
-    zeros then, where torch's softmax would give NaN (masked_rows.py). If its own range is not known, that of a product
-    with it shows that."""
-    ranges = {each.value: bool(each.low or each.high) for each in met}
-    for node in graph.graph.nodes:
-        read = [x.all_input_nodes[0] if x.op == "call_module" else x for x in node.all_input_nodes]
-        shares = next((x for x in (node, *read) if x.target is torch.ops.aten._safe_softmax.default), None)
-        if (
-            shares is None
-            or ranges.get(node, True)
-            or not (shares is node or isinstance(kind(node), Product | WeightedSum))
-        ):
-            continue
-        if all(ranges.get(x, True) for x in read if x is not shares):
-            return (
-                f"calibration masks every row of {shares.name} ({source_of(shares) or shares.target}) as a whole: it "
-                "gives zeros, so ranges behind it are too narrow for others. Calibrate with masks that leave elements "
-                "in: is this mask True where the module takes False?"
-            )
-    return ""
 
 
 def lost_values(met: Iterable[Met]) -> str:

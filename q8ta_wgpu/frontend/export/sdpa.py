@@ -19,7 +19,8 @@ _ATTENTION = _aten.scaled_dot_product_attention.default
 
 
 def expand_attention(module: GraphModule) -> None:
-    """Replaces every call without dropout by softmax(q k^T * scale + mask) v."""
+    """Replaces every call without dropout by softmax(q k^T * scale + mask) v. Rows that are masked as a whole give
+    zeros, as torch's attention does and the integers do."""
     for node in list(module.graph.nodes):
         if node.target is _ATTENTION and _is_plain(arguments := named_arguments(node)):
             node.replace_all_uses_with(_expanded(module, node, arguments))
@@ -54,7 +55,7 @@ def _expanded(module: GraphModule, node: Node, arguments: dict[str, Any]) -> Nod
     scores = call(_aten.mul.Tensor, scores, float(scale))
     if (mask := _mask(module, node, scores, arguments)) is not None:
         scores = call(_aten.add.Tensor, scores, mask)
-    return call(_aten.matmul.default, call(_aten.softmax.int, scores, -1), value)
+    return call(_aten.matmul.default, call(_aten._safe_softmax.default, scores, -1), value)
 
 
 def _repeated(call: Callable[..., Node], x: Node, times: int) -> Node:
@@ -68,8 +69,7 @@ def _repeated(call: Callable[..., Node], x: Node, times: int) -> Node:
 
 def _mask(module: GraphModule, node: Node, scores: Node, arguments: dict[str, Any]) -> Node | None:
     """The term of the scores: a new constant for constant bools and for a causal attention; None if there is none. It
-    has -inf only where a row may be masked as a whole, for which torch's attention gives zeros, and so does
-    calibrate/masked_rows.py."""
+    has -inf only where a row may be masked as a whole."""
     mask = arguments.get("attn_mask")
     if arguments.get("is_causal"):
         unmasked = torch.ones(scores.meta["val"].shape[-2:], dtype=torch.bool).tril()
