@@ -61,28 +61,21 @@ class ExecutionMode(IntEnum):
     ORT_PARALLEL = 1
 
 
-class SessionOptions:
+class SessionOptions(types.SimpleNamespace):
     """Options that packages set. They have no meaning here and are kept as they are set."""
 
     def __init__(self) -> None:
-        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
-        self.intra_op_num_threads = self.inter_op_num_threads = 0
-        self.enable_cpu_mem_arena = self.enable_mem_pattern = self.enable_mem_reuse = True
-        self.enable_profiling = self.use_deterministic_compute = False
-        self.log_severity_level, self.log_verbosity_level, self.logid = 2, 0, ""
-        self.optimized_model_filepath = self.profile_file_prefix = ""
-        self._entries: dict[str, str] = {}
+        super().__init__(entries={})
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keeps an entry."""
-        self._entries[str(key)] = str(value)
+        self.entries[str(key)] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
         """An entry that was added. Raises InputError if there is none."""
-        if key not in self._entries:
+        if key not in self.entries:
             raise InputError(f"there is no entry {shown(key)}; add_session_config_entry adds one")
-        return self._entries[key]
+        return str(self.entries[key])
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Does nothing: open sizes are those of the arrays that arrive."""
@@ -92,11 +85,8 @@ class SessionOptions:
         raise UnsupportedError(f"{shown(path)} holds operators for ONNX Runtime's processor provider")
 
 
-class RunOptions:
+class RunOptions(types.SimpleNamespace):
     """Options of a run. They have no meaning here and are kept as they are set."""
-
-    def __init__(self) -> None:
-        self.log_severity_level, self.log_verbosity_level, self.logid, self.terminate = 2, 0, "", False
 
 
 class InferenceSession:
@@ -131,10 +121,10 @@ class InferenceSession:
         device: Any = None,
     ) -> None:
         self._file = local(path_or_bytes)
-        self._described = described(self._file)
+        inputs, self._outputs, self._metadata = described(self._file)
         self._options = sess_options or SessionOptions()
         self._device = _default["device"] if device is None else device
-        self._inputs = {port.name: port for port in self._described.inputs}
+        self._inputs = {port.name: port for port in inputs}
         self._lock = threading.Lock()
         self._decides: list[str] | None = None  # inputs whose values models are made for, once that is known
         self._first: dict[Key, Model] = {}
@@ -153,15 +143,15 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs: name, type and shape."""
-        return list(self._described.inputs)
+        return list(self._inputs.values())
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs: name, type and shape."""
-        return list(self._described.outputs)
+        return list(self._outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
         """Texts that the file holds."""
-        return self._described.metadata
+        return self._metadata
 
     def get_providers(self) -> list[str]:
         """The provider that runs the file."""
@@ -191,7 +181,7 @@ class InferenceSession:
             UnsupportedError: the file cannot be imported at the sizes of these arrays.
             DeviceError: the device fails.
         """
-        names = [port.name for port in self._described.outputs]
+        names = [port.name for port in self._outputs]
         if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
             raise InputError(f"output_names is a list of outputs' names or None, found {shown(output_names)}")
         for name in (wanted := list(output_names or names)):
@@ -305,23 +295,14 @@ def get_available_providers() -> list[str]:
     return [PROVIDER, "CPUExecutionProvider"]
 
 
-def get_all_providers() -> list[str]:
-    """As `get_available_providers`."""
-    return get_available_providers()
-
-
 def get_device() -> str:
     """ONNX Runtime's word for a machine without CUDA."""
     return "CPU"
 
 
-def set_default_logger_severity(level: int) -> None:
-    """Does nothing: nothing is logged here."""
+def _nothing(*arguments: Any) -> None:
+    """Does nothing: nothing is logged here, and nothing is sent anywhere."""
 
 
-def set_default_logger_verbosity(level: int) -> None:
-    """Does nothing: nothing is logged here."""
-
-
-def disable_telemetry_events() -> None:
-    """Does nothing: nothing is sent anywhere."""
+get_all_providers = get_available_providers
+set_default_logger_severity = set_default_logger_verbosity = disable_telemetry_events = _nothing

@@ -111,8 +111,6 @@ TORCH: Mapping[str, Function] = {
     **{name: lambda a, x, name=name: getattr(torch, name)(x, a["divisor"]) for name in ("remainder", "fmod")},
     "cumsum": lambda a, x: x.cumsum(a["dim"]),
     "cumprod": lambda a, x: x.cumprod(a["dim"]),
-    "cummax": lambda a, x: x.cummax(a["dim"])[0],
-    "cummin": lambda a, x: x.cummin(a["dim"])[0],
     "floor_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="floor"),
     "trunc_divide": lambda a, x: torch.div(x, a["divisor"], rounding_mode="trunc"),
     "floor_divide_tensors": lambda _, x, y: torch.div(x, y, rounding_mode="floor"),

@@ -1,4 +1,4 @@
-"""cumsum, cumprod, cummax and cummin: running results along a dimension. A team of threads computes a row."""
+"""cumsum and cumprod: running results along a dimension. A team of threads computes a row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _op(name: str, function: Callable[..., Array], wgsl: str, neutral: float, *m
         with np.errstate(all="ignore"):
             return function(arrays[0].astype(np.float64), call.attrs["dim"]).astype(np.float32)
 
-    source = ("running", "extremes", f"accumulated={wgsl}")
+    source = ("running", f"accumulated={wgsl}")
     return Op(
         name=name,
         operands=(Operand("x", dtypes=NUMBERS),),
@@ -56,6 +56,4 @@ def _op(name: str, function: Callable[..., Array], wgsl: str, neutral: float, *m
 OPS = (
     _op("cumsum", np.cumsum, "total", 0.0, (3, 1100), (2, 2, 3, 2, 9)),
     _op("cumprod", np.cumprod, "product", 1.0),
-    _op("cummax", np.maximum.accumulate, "maximum", -np.inf),
-    _op("cummin", np.minimum.accumulate, "minimum", np.inf),
 )

@@ -1,4 +1,4 @@
-// Running sums, products and extremes of rows, floats or integers. A team of threads computes a row, whose items are
+// Running sums and products of rows, floats or integers. A team of threads computes a row, whose items are
 // `inner` apart. It takes as many neighbouring items as it has threads at a time, merges them pairwise (Hillis and
 // Steele 1986), and merges the result so far. Linked: accumulated, of two elements; params.neutral is its neutral
 // element.

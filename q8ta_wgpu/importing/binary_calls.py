@@ -51,22 +51,6 @@ def onnx_rule(aten: str, **arguments: Any) -> Import:
     return rule
 
 
-def div(b: Builder, args: Mapping[str, Any]) -> str:
-    """A division."""
-    number = number_of(b, args["other"], args["self"])
-    if number is None:
-        return b.emit("div", spread(b, args["self"], args["other"]))
-    return b.aten("aten.div.Scalar", {**args, "other": number})
-
-
-def power(b: Builder, args: Mapping[str, Any]) -> str:
-    """A power whose exponent is a tensor."""
-    number = number_of(b, args["exponent"], args["self"])
-    if number is None:
-        return b.emit("pow_tensors", spread(b, args["self"], args["exponent"]))
-    return b.aten("aten.pow.Tensor_Scalar", {"self": args["self"], "exponent": number})
-
-
 def divide(b: Builder, args: Mapping[str, Any]) -> str:
     """A division with a rounding mode: down, towards zero or none."""
     number = number_of(b, args["other"], args["self"])
@@ -77,15 +61,7 @@ def divide(b: Builder, args: Mapping[str, Any]) -> str:
             return b.emit("floor_divide_tensors", spread(b, args["self"], args["other"]))
         case "trunc":
             return b.emit("trunc", (b.emit("div", spread(b, args["self"], args["other"])),))
-    return div(b, args)
-
-
-def remainder(b: Builder, args: Mapping[str, Any]) -> str:
-    """A remainder with the sign of the divisor."""
-    number = number_of(b, args["other"], args["self"])
-    if number is not None:
-        return b.aten("aten.remainder.Scalar", {**args, "other": number})
-    return b.emit("remainder_tensors", spread(b, args["self"], args["other"]))
+    return b.aten("aten.div.Tensor", args)
 
 
 def extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
@@ -101,9 +77,17 @@ def extreme(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
     return rule
 
 
-def pair(op: str) -> Callable[[Builder, Mapping[str, Any]], str]:
-    """The importer of a call that is `op` of its two operands."""
-    return lambda b, args: b.emit(op, spread(b, args["self"], args["other"]))
+def pair(op: str, of_number: str = "", name: str = "other") -> Import:
+    """The importer of a call that is `op` of its two operands, the second one by `name`; of a number the aten call
+    `of_number`."""
+
+    def rule(b: Builder, args: Mapping[str, Any]) -> str:
+        number = number_of(b, args[name], args["self"]) if of_number else None
+        if number is not None:
+            return b.aten(of_number, {**args, name: number})
+        return b.emit(op, spread(b, args["self"], args[name]))
+
+    return rule
 
 
 _MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
@@ -279,10 +263,10 @@ ATEN: Rules = {
         }
         for op, names in (("add", {"add": 1.0, "sub": -1.0}), ("mul", {"mul": 1.0}))
     },
-    "div": {f"aten.{name}.Tensor": div for name in ("div", "div_")},
+    "div": dict.fromkeys(("aten.div.Tensor", "aten.div_.Tensor"), pair("div", "aten.div.Scalar")),
     "floor_divide_tensors": {"aten.div.Tensor_mode": divide},
-    "remainder_tensors": {"aten.remainder.Tensor": remainder},
-    "pow_tensors": {"aten.pow.Tensor_Tensor": power},
+    "remainder_tensors": {"aten.remainder.Tensor": pair("remainder_tensors", "aten.remainder.Scalar")},
+    "pow_tensors": {"aten.pow.Tensor_Tensor": pair("pow_tensors", "aten.pow.Tensor_Scalar", "exponent")},
     "hypot": {"aten.hypot.default": pair("hypot")},
     "atan2_tensors": {"aten.atan2.default": pair("atan2_tensors")},
     "maximum": {

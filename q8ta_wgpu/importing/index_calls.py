@@ -52,7 +52,7 @@ def read(b: Builder, args: Mapping[str, Any]) -> str:
 
 def _read_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str:
     """Reads at computed indices. `indexed` has pairs (dimension, index)."""
-    if (found := _read_along_one(b, x, indexed)) is not None:
+    if (found := _read_of_each(b, x, indexed)) is not None:
         return found
     x, first, extents, _ = _merged_dims(b, x, [dim for dim, _ in indexed])
     if len(extents) == 1 and b.type(indexed[0][1]).dtype == INT32:  # a gather counts negative ones from the end
@@ -61,70 +61,20 @@ def _read_computed(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> st
     return gather_calls.along(b, x, first, _merged(b, indices, extents))
 
 
-def _read_along_one(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str | None:
-    """Reads at one computed index by a gather along its dimension, if all other indices count through theirs, as in
-    x[arange(n), places]. None for other indices.
+def _read_of_each(b: Builder, x: str, indexed: Sequence[tuple[int, Any]]) -> str | None:
+    """x[arange(n), places] by a gather: of each row the element at its place. None for other indices.
 
-    It needs no indices of merged dimensions, whose constants would hold the sizes of dimensions.
-    """
-    shape = b.type(x).shape
-    computed = [(dim, index) for dim, index in indexed if b.array(index) is None]
-    if len(indexed) < 2 or len(computed) > 1 or len(shape) > 4:
+    It needs no indices of merged dimensions, whose constants would hold the sizes of dimensions."""
+    (dim, rows), (after, places) = indexed if len(indexed) == 2 else ((0, ""), (0, ""))
+    counted, shape = b.array(rows) if rows else None, b.type(x).shape
+    if counted is None or after != dim + 1 or not np.array_equal(counted, np.arange(shape[dim])) or len(shape) > 4:
         return None
-    ((dim, index),) = computed
-    constants = {d: constant(b, i) for d, i in indexed if d != dim}
-    whole = np.broadcast_shapes(b.type(index).shape, *(array.shape for array in constants.values()))
-    at = (1,) * (len(whole) - len(b.type(index).shape)) + b.type(index).shape
-    axes = _axes_of_dims(shape, constants, dim, len(whole))
-    if axes is None or any(at[axis] != whole[axis] for axis in axes[dim]):
+    if b.type(places).shape != counted.shape:
         return None
-    # Indices for the gather have x's dimensions: the axes that belong to a dimension are there, and others of extent 1.
-    order = [axis for d in range(len(shape)) for axis in axes.get(d, ())]
-    extents = tuple(math.prod(at[axis] for axis in axes.get(d, ())) for d in range(len(shape)))
-    places = _viewed(b, _permuted(b, _viewed(b, index, at), order), extents)
-    y = b.emit("gather", (x, places), {"dim": dim, "from_end": True})
-    # In the result the axes replace the indexed dimensions, and come first if those are not adjacent. A dimension
-    # without an axis has one element by now, and may lie anywhere.
-    dims = sorted(axes)
-    first = dims[0] if dims[-1] - dims[0] < len(dims) else 0
-    others = [d for d in range(len(shape)) if d not in dims]
-    before, after = others[:first], others[first:]
-    y = _permuted(b, y, [*before, *sorted(dims, key=lambda d: axes[d] or (len(whole),)), *after])
-    return _viewed(b, y, (*(shape[d] for d in before), *whole, *(shape[d] for d in after)))
-
-
-def _axes_of_dims(
-    shape: Shape, constants: Mapping[int, Array], computed: int, rank: int
-) -> dict[int, tuple[int, ...]] | None:
-    """Which of the `rank` axes of all indices together, as numpy broadcasts them, belong to each indexed dimension.
-
-    In x[arange(n)[:, None], places] axis 0 counts through dimension 0 and belongs to it. Axis 1, along which no
-    constant index counts, belongs to dimension 1, that of the computed index. A dimension of one element needs no axis.
-
-    Args:
-        shape: the shape of `x`.
-        constants: the constant indices, by dimension.
-        computed: the dimension of the computed index.
-        rank: the number of axes.
-
-    Returns:
-        The axes of each indexed dimension, ascending. None if a constant index does not count through its dimension
-        along an axis of its own, or if the axes of the computed index are not adjacent.
-    """
-    axes: dict[int, tuple[int, ...]] = {}
-    for dim, array in constants.items():
-        own = tuple(axis for axis, extent in enumerate(array.shape, rank - array.ndim) if extent > 1)
-        if shape[dim] == 1 and np.isin(array, (0, -1)).all():
-            axes[dim] = ()
-        elif shape[dim] > 1 and len(own) == 1 and np.array_equal(array.ravel(), np.arange(shape[dim])):
-            axes[dim] = own
-        else:
-            return None
-    taken = [axis for own in axes.values() for axis in own]
-    left = tuple(axis for axis in range(rank) if axis not in taken)
-    if len(set(taken)) < len(taken) or (left and left[-1] - left[0] >= len(left)):
-        return None
-    return {**axes, computed: left}
+    trailing = len(shape) - after - 1
+    index = b.emit("view", (places,), {"shape": (*[1] * dim, -1, 1, *[1] * trailing)})
+    y = b.emit("gather", (x, index), {"dim": after, "from_end": True})
+    return b.emit("view", (y,), {"shape": (*[0] * after, *[-2] * trailing)})
 
 
 def _viewed(b: Builder, x: str, shape: Shape) -> str:

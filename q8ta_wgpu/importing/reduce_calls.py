@@ -109,24 +109,6 @@ def _import_product(b: Builder, args: Mapping[str, Any]) -> str:
     return str(b.aten("aten.unsqueeze.default", {"self": last, "dim": dim})) if args.get("keepdim") else last
 
 
-def _import_extreme(op: str) -> Import:
-    """The importer of cummax or cummin: the running extremes, and for each the last index where it, or NaN, occurs."""
-
-    def rule(b: Builder, args: Mapping[str, Any]) -> list[str]:
-        x, shape = args["self"], b.type(args["self"]).shape
-        found = _import_running(op)(b, args)
-        if not shape:
-            return [found, b.emit("affine", (x,), {"factor": 0.0, "term": 0.0})]
-        dim = args["dim"] % len(shape)
-        nan = b.truth(b.emit("isnan", (x,)))
-        occurs, ones = (b.emit("maximum", (b.truth(b.emit("eq", (x, other))), nan)) for other in (found, x))
-        indices = b.emit("affine", (b.emit("cumsum", (ones,), {"dim": dim}),), {"factor": 1.0, "term": -1.0})
-        selected = b.aten("aten.where.self", {"condition": occurs, "self": indices, "other": 0.0})
-        return [found, b.emit("cummax", (selected,), {"dim": dim})]
-
-    return rule
-
-
 def _onnx_running(op: str) -> Import:
     """The importer of ONNX's CumSum or CumProd. `reverse` starts at the end, and `exclusive` leaves out the element
     itself."""
@@ -269,8 +251,6 @@ ATEN: Rules = {
         "aten.prod.default": _import_product,
         "aten.prod.dim_int": _import_product,
     },
-    "cummax": {"aten.cummax.default": _import_extreme("cummax")},
-    "cummin": {"aten.cummin.default": _import_extreme("cummin")},
     "mean": {f"aten.mean.{overload}": _import("mean") for overload in ("dim", "default")},
     "sum": {f"aten.sum.{overload}": _import("sum") for overload in ("dim_IntList", "default")},
     "amax": _of_extreme("amax", "any"),

@@ -212,25 +212,24 @@ def _weighted(b: Builder, x: str, dim: int, weights: Array) -> str:
     return str(b.aten("aten.permute.default", {"self": y, "dims": [order.index(d) for d in range(rank)]}))
 
 
-def _import_grid_sample(b: Builder, args: Mapping[str, Any]) -> str:
-    mode, padding = int(args["interpolation_mode"]), int(args["padding_mode"])
-    shape = b.type(args["input"]).shape
-    if len(shape) != 4 or mode >= len(MODES) or padding >= len(PADDINGS):
+def _grid_sample(b: Builder, x: str, grid: str, mode: str, padding: str, align_corners: Any) -> str:
+    if len(b.type(x).shape) != 4 or mode not in MODES or padding not in PADDINGS:
         raise b.refuse(
             f"it takes images (n, c, h, w) in the modes {' and '.join(MODES)}, with padding by {', '.join(PADDINGS)}: "
-            f"found {shape}, mode {mode} and padding {padding} of torch's numbers"
+            f"found {b.type(x).shape}, {mode} and {padding}"
         )
-    attrs = {"mode": MODES[mode], "padding": PADDINGS[padding], "align_corners": bool(args["align_corners"])}
-    return b.emit("grid_sample", (args["input"], args["grid"]), attrs)
+    attrs = {"mode": mode, "padding": padding, "align_corners": bool(align_corners)}
+    return b.emit("grid_sample", (x, grid), attrs)
+
+
+def _import_grid_sample(b: Builder, args: Mapping[str, Any]) -> str:
+    mode = (*MODES, "bicubic")[args["interpolation_mode"]]
+    return _grid_sample(b, args["input"], args["grid"], mode, PADDINGS[args["padding_mode"]], args["align_corners"])
 
 
 def _onnx_grid_sample(b: Builder, args: Mapping[str, Any]) -> str:
-    x, grid = args["inputs"]
-    mode = {"linear": "bilinear"}.get(args["mode"], args["mode"])
-    if len(b.type(x).shape) != 4 or mode not in MODES or args["padding_mode"] not in PADDINGS:
-        raise b.refuse(f"of images it takes the modes linear and nearest, found {args['mode']} of {b.type(x).shape}")
-    attrs = {"mode": mode, "padding": args["padding_mode"], "align_corners": bool(args["align_corners"])}
-    return b.emit("grid_sample", (x, grid), attrs)
+    (x, grid), mode = args["inputs"], {"linear": "bilinear"}.get(args["mode"], args["mode"])
+    return _grid_sample(b, x, grid, mode, args["padding_mode"], args["align_corners"])
 
 
 ATEN: Rules = {

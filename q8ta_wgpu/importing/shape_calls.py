@@ -157,37 +157,15 @@ def _import_permute(b: Builder, args: Mapping[str, Any]) -> str:
     return _permute(b, args["self"], args["dims"])
 
 
-def _swap(b: Builder, x: str, first: int, second: int) -> str:
-    order = list(range(len(b.type(x).shape)))
+def _import_transpose(b: Builder, args: Mapping[str, Any]) -> str:
+    order, first, second = list(range(len(b.type(args["self"]).shape))), args["dim0"], args["dim1"]
     if order:
         order[first], order[second] = order[second], order[first]
-    return _permute(b, x, order)
-
-
-def _import_transpose(b: Builder, args: Mapping[str, Any]) -> str:
-    first, second = (args[k] for k in (("dim0", "dim1") if "dim0" in args else ("axis0", "axis1")))
-    return _swap(b, args["self"], first, second)
+    return _permute(b, args["self"], order)
 
 
 def _import_t(b: Builder, args: Mapping[str, Any]) -> str:
-    return _swap(b, args["self"], 0, -1) if len(b.type(args["self"]).shape) == 2 else str(args["self"])
-
-
-def _import_mt(b: Builder, args: Mapping[str, Any]) -> str:
-    return _swap(b, args["self"], -1, -2)
-
-
-def _import_reversed(b: Builder, args: Mapping[str, Any]) -> str:
     return _permute(b, args["self"], range(len(b.type(args["self"]).shape))[::-1])
-
-
-def _import_movedim(b: Builder, args: Mapping[str, Any]) -> str:
-    rank = len(b.type(args["self"]).shape)
-    pairs = [[args[k]] if isinstance(args[k], int) else args[k] for k in ("source", "destination")]
-    source, destination = ([d % rank for d in dims] for dims in pairs)
-    moved = dict(zip(destination, source, strict=True))
-    rest = iter(d for d in range(rank) if d not in source)
-    return _permute(b, args["self"], [moved[i] if i in moved else next(rest) for i in range(rank)])
 
 
 def _onnx_transpose(b: Builder, args: Mapping[str, Any]) -> str:
@@ -202,13 +180,7 @@ def _onnx_transpose(b: Builder, args: Mapping[str, Any]) -> str:
 _PERMUTES: Mapping[str, Import] = {
     "permute.default": _import_permute,
     "transpose.int": _import_transpose,
-    "swapaxes.default": _import_transpose,
-    "swapdims.default": _import_transpose,
     "t.default": _import_t,
-    "mT.default": _import_mt,
-    "numpy_T.default": _import_reversed,
-    "movedim.int": _import_movedim,
-    "movedim.intlist": _import_movedim,
 }
 
 

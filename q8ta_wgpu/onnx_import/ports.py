@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -48,17 +48,8 @@ class ModelMetadata:
     version: int
 
 
-@dataclass(frozen=True)
-class Described:
-    """A file: the inputs that are no constants, the outputs, and texts."""
-
-    inputs: Sequence[NodeArg]
-    outputs: Sequence[NodeArg]
-    metadata: ModelMetadata
-
-
-def described(source: File) -> Described:
-    """Reads what a file says of itself.
+def described(source: File) -> tuple[list[NodeArg], list[NodeArg], ModelMetadata]:
+    """Reads what a file says of itself: the inputs that are no constants, the outputs, and texts.
 
     Raises:
         InputError: `source` is neither a path nor bytes, or there is no such file.
@@ -77,7 +68,7 @@ def described(source: File) -> Described:
         model.model_version,
     )
     inputs = [_port(port) for port in graph.input if port.name not in constants]
-    return Described(inputs, [_port(port) for port in graph.output], metadata)
+    return inputs, [_port(port) for port in graph.output], metadata
 
 
 def _port(port: onnx.ValueInfoProto) -> NodeArg:

@@ -112,7 +112,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     ),
     "volumes": lambda x: (
         F.adaptive_avg_pool3d(x, (2, 3, 4)),
-        F.adaptive_max_pool3d(x, (3, 5, 2)),
         F.conv_transpose3d(
             x[None], V, stride=(2, 1, 3), padding=(1, 0, 2), output_padding=(1, 0, 1), dilation=(1, 2, 1)
         ),
@@ -124,20 +123,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     ),
     "spread": lambda x: (x.var(1), x.std((2, 3), unbiased=False), torch.var_mean(x, (0, 2), keepdim=True)),
     "order": lambda x: (x.median(1), x.median(), x.kthvalue(2, -1, keepdim=True)),
-    "running": lambda x: (
-        x.cumprod(1),
-        x.cummax(3),
-        (x * 2).round().cummax(1),
-        x.round().cummin(-1),
-    ),
-    "running, with nothing": lambda x: (torch.log(x).cummax(2), x.prod(), x.prod(2), x.prod(-1, keepdim=True)),
+    "running": lambda x: (x.cumprod(1), x.prod(), x.prod(2), x.prod(-1, keepdim=True)),
     "diagonals": lambda x: (x.diagonal(1, 2, 3), x.diagonal(-1, 1, 3), x[0, 0].trace()),
     "written": _written,
     "deep windows": lambda x: (
         F.local_response_norm(x, 3),
         F.max_pool3d(x, (2, 3, 2), padding=1),
         F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
-        F.avg_pool3d(x, (2, 1, 1), divisor_override=3),
     ),
     "windows added up": lambda x: (
         F.fold(x.flatten().tile(5)[:1024].view(1, 256, 4), (32, 32), (16, 16), stride=16),
@@ -159,12 +151,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x[0, 0].as_strided((3, 2, 6), (6, 6, 1)),
         F.adaptive_avg_pool3d(x, 1),
     ),
-    "places of pools": lambda x: (
-        F.max_pool2d(x, 2, return_indices=True),
-        F.max_pool2d(x.round(), (3, 2), (1, 2), (1, 0), return_indices=True),
-        F.max_pool1d(x[0], 3, 2, 1, return_indices=True),
-    ),
-    "unpooled": lambda x: F.max_unpool2d(*F.max_pool2d(x, (2, 4), return_indices=True), (2, 4), output_size=(4, 6)),
     "indices": lambda x: (
         x[ROWS, x[:, :, 0, 0].argmax(1)],
         x[:, :, x[0, 0].argmax(0), -x[0, 1].argmin(0)],
@@ -183,7 +169,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
         x.gather(1, (x * 0).long() + 1),
         x.clamp(-9, 9).long().cumsum(1) * 1001 % 7,
         x.sigmoid().gt(0.5).float().long() * 5 - 2,
-        x.argmax(1).cummax(1),
         (x > 0).long().prod(1),
         x.argmax(1) @ x.argmax(1).mT,
         x.argmax(1) * 9_999_999 - (x > 0).sum() * 8_888_887,

@@ -323,18 +323,13 @@ def test_nothing_is_written_where_one_of_several_indices_lies_outside(vulkan: De
         (lambda x: x / 0, "divides by zero, found the divisor 0"),
         (
             lambda x: F.grid_sample(x, x[:, 0, :, :2, None].expand(2, 3, 2, 2), "bicubic", align_corners=True),
-            "nearest, .*found .* mode 2",
+            "nearest, .*found .* bicubic",
         ),
         (lambda x: x.softmax(1, dtype=torch.float64), "must be float32, found torch.float64: leave out its dtype"),
         (
             lambda x: x.index_put((torch.tensor([0, 0]), torch.tensor([1, 1])), x[:, 0], accumulate=True),
             "write each index once, with accumulate=",
         ),
-        (
-            lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, 2, return_indices=True), (3, 3), (2, 2)),
-            "windows .* overlap or are padded",
-        ),
-        (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), [2, 2], output_size=(3, 6)), "rows of 7"),
         (lambda x: x.clamp(-1, 1).cumprod(1, dtype=torch.int64), "floats as integers: .*.long.*.cumprod"),
         (lambda x: x.clamp(-1, 1).prod(1, dtype=torch.int64), "floats as integers: .*.long.*.prod"),
         (lambda x: F.max_pool2d(x, 2, dilation=2, return_indices=True), "result 1 is not supported"),

@@ -120,7 +120,6 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "conv3d": (nn.Conv3d(2, 3, (1, 3, 3), padding=(0, 1, 1)), (1, 2, 3, 5, 6), ()),
     "conv_transpose3d": (nn.ConvTranspose3d(2, 3, 2, 2, output_padding=(1, 0, 1)), (1, 2, 3, 4, 6), ()),
     "adaptive_avg_pool3d": (lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4)), (1, 2, 3, 4, 6), ()),
-    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, (2, 3, 4)), (1, 2, 3, 4, 6), ()),
     "antialiased": (lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True), (1, 3, 5, 6), ()),
     "distances": (lambda x: torch.cdist(x, x[:, :, ::2]), (1, 3, 5, 6), ()),
     "fold": (lambda x: F.fold(x.flatten(1)[:, :36].view(2, 12, 3), (4, 2), 2, stride=(1, 2)), X, ()),
@@ -130,11 +129,6 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 2)), (1, 2, 3, 4, 6), ()),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, (1, 2, 2)), (1, 2, 3, 4, 6), ()),
     "rms_norm": (nn.RMSNorm(8), X, ()),
-    "unpooled": (
-        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), [2, 2], output_size=x.shape[2:]),
-        (1, 3, 5, 6),
-        ("argmax", "add", "clamp", "eq", "upsample_nearest"),
-    ),
     "fill and copy": (lambda x: x + x.new_zeros(8).fill_(0.5) + torch.empty_like(x[0]).copy_(x[1]), X, ()),
 }
 

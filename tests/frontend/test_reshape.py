@@ -49,7 +49,6 @@ RESHAPED: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
     "argsort": (lambda x: x.argsort(-1, descending=True).float(), (2, 4, 5), (3, 7, 6)),
     "kthvalue": (lambda x: x.kthvalue(2, 1).values, (2, 4, 5), (3, 7, 6)),
     "cumsum": (lambda x: x.cumsum(1), (2, 4, 5), (3, 7, 6)),
-    "cummax": (lambda x: x.cummax(1).indices.float(), (2, 4, 5), (3, 7, 6)),
     "variance": (lambda x: x.var(1, correction=0), (2, 4, 5), (3, 7, 6)),
     "five_dimensions": (lambda x: torch.where(x > 0, x[:, :1], x * x[..., :1]), (2, 3, 2, 4, 5), (3, 3, 2, 6, 5)),
 }

@@ -161,7 +161,6 @@ BATCHES: Mapping[str, Callable[[Tensor], Any]] = {
     "sort": lambda x: x.sort(0).values,
     "argsort": lambda x: x.argsort(0).float(),
     "cumsum": lambda x: x.cumsum(0),
-    "cummax": lambda x: x.cummax(0).indices.float(),
     "std of others": lambda x: x.std((1, 2)),
     "five dimensions": lambda x: torch.where(x[:, :, None] > 0, x[:, None], x[:, :, None] * x[:, None]),
 }

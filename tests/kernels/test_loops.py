@@ -62,7 +62,7 @@ QUADRATIC = {"rank", "ranked"}
 that of argmax (kernels/lib/share.py)."""
 
 
-RUNNING = {"cumprod", "cummax", "cummin"}
+RUNNING = {"cumprod"}
 """Whose kernel is that of cumsum."""
 
 

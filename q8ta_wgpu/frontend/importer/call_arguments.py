@@ -3,7 +3,6 @@ indices are float32 numbers."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,10 +50,6 @@ def imported_as(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     name = str(node.target)
     if name == "aten.index_put.default" and any(is_bool(index) for index in named_arguments(node)["indices"]):
         return "aten.where.self", _where_arguments(node, args)
-    if name == "aten.max_pool2d_with_indices.default":
-        return name, {**args, "indices": any(user.args[1] == 1 for user in node.users)}
-    if name == "aten.max_unpool2d.default":
-        return name, {**args, "kernel": _window_of(node)}
     if is_recurrent(node):
         return name, {**args, "shifts": tuple(noted(node, SHIFTS, (0, 0)))}
     if name in _REDUCTIONS and _counts_floats(node):
@@ -64,27 +59,6 @@ def imported_as(node: Node, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if name.startswith("aten.add.") and is_bool(node):
         return "aten.bitwise_or.Tensor", args
     return name, args
-
-
-def _window_of(node: Node) -> tuple[int, int]:
-    """The window (height, width) of the max_pool2d whose indices a call reads. Raises RefusedError if windows overlap
-    or are padded, or if the call's rows have another width."""
-    indices = named_arguments(node)["indices"]
-    pool = indices.args[0] if isinstance(indices, Node) and indices.target is operator.getitem else None
-    if not isinstance(pool, Node) or str(pool.target) != "aten.max_pool2d_with_indices.default":
-        raise RefusedError("its indices must be those of a max_pool2d")
-    pool_arguments = named_arguments(pool)
-    kernel = pool_arguments["kernel_size"]
-    width, result_width = pool_arguments["self"].meta["val"].shape[-1], named_arguments(node)["output_size"][-1]
-    if result_width != width:
-        raise RefusedError(
-            f"its indices count in rows of {width}, its result has rows of {result_width}: give output_size"
-        )
-    if list(pool_arguments.get("stride") or kernel) != list(kernel) or any(pool_arguments.get("padding") or (0,)):
-        raise RefusedError(
-            "the windows of its max_pool2d overlap or are padded: their stride must be their size, their padding 0"
-        )
-    return kernel[0], kernel[-1]
 
 
 def _counts_floats(node: Node) -> bool:

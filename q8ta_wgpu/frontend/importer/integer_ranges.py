@@ -271,7 +271,7 @@ _OPERANDS = ("self", "other", "value", "tensors")
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
-_INDEX_OPERATORS = ("argmax", "argmin", "topk", "sort", "cummax", "cummin")
+_INDEX_OPERATORS = ("argmax", "argmin", "topk", "sort")
 """Operators whose integer results are indices."""
 
 
