@@ -15,7 +15,6 @@ from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.passes.layout_sync import cost
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner as tune
-from q8ta_wgpu.tuning.timer import Timed
 
 INFO = {"device": "A GPU (1.0/x)", "backend_type": "Vulkan", "description": "driver 5"}
 Price = Callable[[Call, Variant], float]
@@ -42,9 +41,9 @@ class Clock:
         constants: Mapping[int, Array],
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
-    ) -> list[Timed]:
+    ) -> list[float]:
         self.asked += [(call, way) for way in candidates]
-        return [Timed(self.price(call, way), "sampled") for way in candidates]
+        return [self.price(call, way) for way in candidates]
 
 
 def by_estimate(call: Call, way: Variant) -> float:

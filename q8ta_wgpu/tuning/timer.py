@@ -7,7 +7,6 @@ work on the device slows all of them alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,19 +40,6 @@ WARM_UP = 0.03
 """Seconds of work before every call but the first, which has SPIN_UP: clocks fall while the host packs weights."""
 
 
-@dataclass(frozen=True)
-class Timed:
-    """The time of a candidate.
-
-    Attributes:
-        microseconds: the median of its samples; the shorter of two runs if it was stopped; else its estimate.
-        how: 'sampled', 'stopped' or 'estimated'.
-    """
-
-    microseconds: float
-    how: str
-
-
 class Timer:
     """Times candidates on a device. Raises DeviceError if the device fails."""
 
@@ -71,8 +57,9 @@ class Timer:
         constants: Mapping[int, Array],
         candidates: Sequence[Variant],
         known: Mapping[Variant, float],
-    ) -> list[Timed]:
-        """Times the candidates of one call; returns the times in order.
+    ) -> list[float]:
+        """Microseconds of the candidates of one call, in order: the median of samples; of a HOPELESS one the shorter of
+        two runs; of one that would take more than LONGEST its estimate.
 
         Args:
             call: the call.
@@ -85,33 +72,32 @@ class Timer:
         try:
             watch = Stopwatch(executor)
             self._warm(watch)
-            found = self._first(watch, call, candidates, known)
-            limit = HOPELESS * min(*(timed.microseconds for timed in found), *known.values(), np.inf)
-            for i, timed in enumerate(found):
-                if timed.how == "stopped" and timed.microseconds > limit:
-                    again = _sane(watch.time_runs([], 1, only=i)[0])
-                    found[i] = Timed(min(timed.microseconds, again), "stopped")
-            short = {i: timed.microseconds for i, timed in enumerate(found) if timed.microseconds <= limit}
+            found, ran = self._first(watch, call, candidates, known)
+            limit = HOPELESS * min(*found, *known.values(), np.inf)
+            for i in (i for i in ran if found[i] > limit):
+                found[i] = min(found[i], _sane(watch.time_runs([], 1, only=i)[0]))
+            short = {i: found[i] for i in ran if found[i] <= limit}
             medians = self._medians(watch, short) if short else {}
         finally:
             executor.close()
-        return [Timed(medians[i], "sampled") if i in medians else timed for i, timed in enumerate(found)]
+        return [medians.get(i, microseconds) for i, microseconds in enumerate(found)]
 
     def _first(
         self, watch: Stopwatch, call: Call, candidates: Sequence[Variant], known: Mapping[Variant, float]
-    ) -> list[Timed]:
-        """Times one run of each candidate, after runs that compile it. Candidates that would take too long are
-        estimated."""
-        found: list[Timed] = []
+    ) -> tuple[list[float], list[int]]:
+        """Times one run of each candidate, after runs that compile it, and says which were run. Candidates that would
+        take too long are estimated."""
+        found, ran = list[float](), list[int]()
         base, base_us = next(iter(known.items()), (candidates[0], 0.0))
         for i, variant in enumerate(candidates):
             slower = cost.dispatch_cost(variant, call) / cost.dispatch_cost(base, call)
             if slower > HOPELESS and slower * base_us > LONGEST * 1e6:
-                found.append(Timed(slower * base_us, "estimated"))
+                found.append(slower * base_us)
                 continue
-            found.append(Timed(_sane(watch.time_runs([], FIRST - 1, only=i)[-1]), "stopped"))
-            base_us = base_us or found[0].microseconds
-        return found
+            ran.append(i)
+            found.append(_sane(watch.time_runs([], FIRST - 1, only=i)[-1]))
+            base_us = base_us or found[0]
+        return found, ran
 
     def _medians(self, watch: Stopwatch, first: Mapping[int, float]) -> dict[int, float]:
         """Median microseconds of dispatches by index, sampled in turns. `first` has the microseconds of one run of

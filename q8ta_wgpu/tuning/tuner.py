@@ -148,7 +148,7 @@ class _Tuner:
         self.favoured: set[tuple[Call, Variant]] = set()
         self.asked: set[tuple[Call, Variant]] = set()
         self.known: set[str] = set()
-        self.timed: dict[str, str] = {}
+        self.timed: set[str] = set()
 
     def run(self) -> Tuning:
         """Measures and plans in turns, until all dispatches of the plan are measured."""
@@ -156,7 +156,8 @@ class _Tuner:
         rules = sync_layouts(with_im2col(first, by_rule(first, self.target)), self.target, self.policy)
         try:
             if COPY_KEY not in self.cache.found:
-                self.cache.found[COPY_KEY], self.timed[COPY_KEY] = self.timer.copy(), "sampled"
+                self.cache.found[COPY_KEY] = self.timer.copy()
+                self.timed.add(COPY_KEY)
             self.known.add(COPY_KEY)
             found = [
                 made for form in self.forms if form is first or form.nodes != first.nodes for made in self._plans(form)
@@ -166,17 +167,14 @@ class _Tuner:
             if self.timed:
                 self.cache.save()
                 self.progress(len(self.timed), len(self.timed), "")
-        how = list(self.timed.values())
         return Tuning(
             device=self.device.name,
             graph=graph,
             rules=rules,
             plan=plan,
             microseconds=self.microseconds,
-            sampled=how.count("sampled"),
-            stopped=how.count("stopped"),
-            estimated=how.count("estimated"),
-            cached=len(self.known - self.timed.keys()),
+            timed=len(self.timed),
+            cached=len(self.known - self.timed),
             seconds=time.perf_counter() - self.started,
             cache=self.cache.path,
             note=self.cache.note,
@@ -252,8 +250,8 @@ class _Tuner:
                 self.progress(len(self.timed), total, group.call.op)
                 known = {variant: self.cache.found[key] for variant, key in keys.items() if key not in new}
                 found = self.timer.times(group.call, group.constants, list(new.values()), known)
-                for key, timed in zip(new, found, strict=True):
-                    self.cache.found[key], self.timed[key] = timed.microseconds, timed.how
+                self.cache.found.update(zip(new, found, strict=True))
+                self.timed.update(new)
             self.known.update(keys.values())
             measured = self.microseconds.setdefault(group.call, {})
             measured.update({variant: self.cache.found[key] for variant, key in keys.items()})

@@ -95,9 +95,9 @@ def test_a_corrupt_file_is_tuned_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.cache is not None
     first.cache.write_text("broken")
     again, _ = tuned(MODEL.graph, monkeypatch, by_estimate)
-    assert again.sampled == first.sampled and "it is not JSON" in str(again)
+    assert again.timed == first.timed and "it is not JSON" in str(again)
     last, _ = tuned(MODEL.graph, monkeypatch, by_estimate)
-    assert last.sampled == 0 and not last.note
+    assert last.timed == 0 and not last.note
 
 
 def test_a_folder_that_cannot_be_written(caches: Path, monkeypatch: pytest.MonkeyPatch, vulkan: Device) -> None:
