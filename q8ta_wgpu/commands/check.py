@@ -13,11 +13,11 @@ import numpy as np
 
 from q8ta_wgpu.commands import arguments
 from q8ta_wgpu.commands.arguments import opened
+from q8ta_wgpu.commands.devices import describe
 from q8ta_wgpu.commands.example import Sample, samples
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.kernels.product import speeds
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.program.build import build
 from q8ta_wgpu.progress import bar
@@ -26,11 +26,6 @@ from q8ta_wgpu.session.session import Session
 
 if TYPE_CHECKING:
     from q8ta_wgpu.runtime.device import Device
-
-
-UNKNOWN = "its family is unknown to the rules that choose kernels: Session(model, tune=True) measures them"
-FAMILY = "a checkout's `python -m bench family --device dawn` measures the family for everybody: docs/portability.md"
-"""What is said of adapters without a file in kernels/product/families/; the second of those with matrix units."""
 
 
 def check(options: argparse.Namespace) -> None:
@@ -81,7 +76,7 @@ def _adapters(wanted: str | None) -> list[tuple[int, str]]:
 
 def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> Iterator[str]:
     """Prints what a device offers and the results of kernels and of a model. Yields what is wrong."""
-    _describe(device)
+    describe(device)
     if device.contract:
         yield f"the arithmetic contract: {device.contract}"
     if device.loop_turns < device.target.loop_turns:
@@ -89,29 +84,6 @@ def checked(device: Device, model: Model | None, kernels: Iterable[Sample]) -> I
     yield from _kernels(device, kernels)
     if model is not None:
         yield from _model(device, model)
-
-
-def _describe(device: Device) -> None:
-    target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
-    driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
-    print(f"  {info['adapter_type']}, ids {info['vendor_id']:04x}:{info['device_id']:04x}, driver {driver}")
-    print(f"  features: {', '.join(sorted(device.wgpu.features)) or 'none'}")
-    print(
-        f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
-        f"{target.workgroup_memory >> 10} KiB a workgroup, {target.binding_size >> 20} MiB a binding"
-    )
-    units = ", ".join(map(str, target.matrix_units)) or "none"
-    print(
-        f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated "
-        f"({'packed' if target.packed_dot else 'emulated'} ones are used), copies {device.copy_rate:.1f} GB/s; "
-        f"int8 matrix units: {units}"
-    )
-    if not speeds.known(target):
-        print(f"  {UNKNOWN}")
-        if target.matrix_units:
-            print(f"  {FAMILY}")
-    for unit, text in device.unit_faults.items():
-        print(f"  matrix unit {unit} is not used: {text}")
 
 
 def _kernels(device: Device, kernels: Iterable[Sample]) -> Iterator[str]:

@@ -3,79 +3,60 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from q8ta_wgpu.errors import DeviceError
+from q8ta_wgpu.kernels.product import speeds
 
 if TYPE_CHECKING:
-    from q8ta_wgpu.runtime.engine import Engine
+    from q8ta_wgpu.runtime.device import Device
 
-_HEADER = ("", "adapter", "backend", "engine", "type", "packed dot", "emulated", "copy", "f16", "subgroups", "units",
-           "buffers", "threads", "shared", "binding", "int8")  # fmt: skip
-_LEGEND = """\
-packed dot, emulated: measured int8 multiply-adds, 10^9 operations a second. copy: measured, 10^9 bytes read
-and written a second. units: int8 matrix units that compute right, rows x channels x depth. buffers: storage
-buffers a shader may bind. threads, shared: invocations and memory of a workgroup. binding: largest storage
-binding. int8: computes the bytes that the reference computes."""
+UNKNOWN = "its family is unknown to the rules that choose kernels: Session(model, tune=True) measures them"
+FAMILY = "a checkout's `python -m bench family --device dawn` measures the family for everybody: docs/portability.md"
+"""What is said of adapters without a file in kernels/product/families/; the second of those with matrix units."""
 
 
 def devices(options: argparse.Namespace) -> None:
-    """`devices`: lists every adapter with its limits and measured rates."""
-    from q8ta_wgpu.runtime.engines import NO_ADAPTER, listed
+    """`devices`: lists every adapter with its limits and measured rates, and whether int8 networks run on it."""
+    from q8ta_wgpu.runtime.adapters import open_device, titles
+    from q8ta_wgpu.runtime.engines import NO_ADAPTER
 
-    rows: list[tuple[str, ...]] = [_HEADER]
-    problems: list[str] = []
-    for number, (engine, adapter) in enumerate(listed()):
-        try:
-            rows.append(_row(number, engine, adapter))
-            problems += _unit_faults(number)
-        except DeviceError as error:
-            rows.append((str(number), *_names(engine, adapter), *["-"] * 10, "no"))
-            problems.append(f"{number}: {error}")
-    if len(rows) == 1:
+    found = titles()
+    if not found:
         raise DeviceError(NO_ADAPTER)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print("", _LEGEND, *problems, sep="\n")
+    for number, title in enumerate(found):
+        print(f"{number}: {title}")
+        try:
+            device = open_device(number)
+            if device.contract:
+                raise DeviceError(f"{device.name} breaks the arithmetic contract: {device.contract}")
+            device.check_loops()
+            device.try_units()
+            describe(device)
+            print("  int8: computes the bytes that the reference computes")
+        except DeviceError as error:
+            print(f"  int8: no, {error}")
 
 
-def _unit_faults(number: int) -> list[str]:
-    from q8ta_wgpu.runtime.adapters import open_device
-
-    faults = open_device(number).unit_faults
-    return [f"{number}: matrix unit {unit} is not used: {text}" for unit, text in faults.items()]
-
-
-def _names(engine: Engine, adapter: Any) -> tuple[str, ...]:
-    info = adapter.info
-    return info["device"], info["backend_type"], engine.name, info["adapter_type"]
-
-
-def _row(number: int, engine: Engine, adapter: Any) -> tuple[str, ...]:
-    from q8ta_wgpu.runtime.adapters import open_device
-
-    device = open_device(number)
-    if device.contract:
-        raise DeviceError(f"{device.name} breaks the arithmetic contract: {device.contract}")
-    device.check_loops()
-    device.try_units()
-    target, rates = device.target, device.dot_rates
-    features = ("yes" if name in adapter.features else "no" for name in ("shader-f16", engine.subgroups))
-    limits = (
-        str(target.storage_buffers),
-        str(target.invocations),
-        f"{target.workgroup_memory >> 10} KiB",
-        f"{target.binding_size >> 20} MiB",
+def describe(device: Device) -> None:
+    """Prints what a device offers, what was measured on it, and why matrix units are not used."""
+    target, rates, info = device.target, device.dot_rates, device.wgpu.adapter.info
+    driver = " ".join(filter(None, (info["vendor"], info["description"]))) or "of no name"
+    print(f"  {info['adapter_type']}, ids {info['vendor_id']:04x}:{info['device_id']:04x}, driver {driver}")
+    print(f"  features: {', '.join(sorted(device.wgpu.features)) or 'none'}")
+    print(
+        f"  limits: {target.storage_buffers} storage buffers, {target.invocations} threads and "
+        f"{target.workgroup_memory >> 10} KiB a workgroup, {target.binding_size >> 20} MiB a binding"
     )
-    return (
-        str(number),
-        *_names(engine, adapter),
-        f"{rates.packed:.1f} GOP/s",
-        f"{rates.emulated:.1f} GOP/s",
-        f"{device.copy_rate:.1f} GB/s",
-        *features,
-        " ".join(map(str, target.matrix_units)) or "no",
-        *limits,
-        "yes",
+    units = ", ".join(map(str, target.matrix_units)) or "none"
+    print(
+        f"  speed: {rates.packed:.1f} GOP/s by packed dot products, {rates.emulated:.1f} emulated "
+        f"({'packed' if target.packed_dot else 'emulated'} ones are used), copies {device.copy_rate:.1f} GB/s; "
+        f"int8 matrix units: {units}"
     )
+    if not speeds.known(target):
+        print(f"  {UNKNOWN}")
+        if target.matrix_units:
+            print(f"  {FAMILY}")
+    for unit, text in device.unit_faults.items():
+        print(f"  matrix unit {unit} is not used: {text}")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from q8ta_wgpu.__main__ import main
-from q8ta_wgpu.commands import check, example, export_web
+from q8ta_wgpu.commands import check, devices, example, export_web
 from q8ta_wgpu.ir.graph import RANGES
 from q8ta_wgpu.ir.target import BASELINE, MatrixUnit, Target
 from q8ta_wgpu.kernels import OPS
@@ -96,7 +96,7 @@ def test_families_that_nobody_measured(vulkan: Device, capsys: Captured) -> None
         target = replace(vulkan.target, name="a new GPU", shares_memory=True, matrix_units=units)
         assert list(check.checked(insides.like(vulkan, target=target), None, ())) == []
         said = capsys.readouterr().out
-        assert check.UNKNOWN in said and (check.FAMILY in said) == asked
+        assert devices.UNKNOWN in said and (devices.FAMILY in said) == asked
 
 
 def test_a_wrong_adapter(vulkan: Device, capsys: Captured, few: set[str]) -> None:
