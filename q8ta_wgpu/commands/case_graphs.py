@@ -23,9 +23,10 @@ from q8ta_wgpu.ir.graph import (
     QParams,
     TensorType,
 )
-from q8ta_wgpu.ir.int8 import MASKED, Recurrent, WeightedSum
+from q8ta_wgpu.ir.int8 import Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
 from q8ta_wgpu.model.verify import infer
+from q8ta_wgpu.program import known_results
 
 _Q = QParams(0.0625, 3)
 _WIDE = QParams(_Q.scale / 256, 300, INT16X4)
@@ -83,13 +84,12 @@ def _constant_of(graph: Graph, op: Op, case: Case, position: int, quantized: boo
 
 def runnable() -> Iterator[Graph]:
     """Runnable graphs of operators for which no case is given."""
-    yield from (_rows_with_scales(), _written())
+    yield from (_rows_with_scales(), _written(), *known_results.attentions())
 
 
 def fused() -> Iterator[Graph]:
     """Graphs that passes make one operator of: one that no program has."""
-    yield from (_attention(), _attention(masked=True), _narrowed(), _normalized(), _masked(3), _masked(1))
-    yield from (_moved(7, 1), _moved(32, 3), _expanded())
+    yield from (_narrowed(), _normalized(), _masked(3), _masked(1), _moved(7, 1), _moved(32, 3), _expanded())
 
 
 def _moved(channels: int, kernel: int) -> Graph:
@@ -128,29 +128,6 @@ def _expanded() -> Graph:
     read = [_appended(graph, "dequantize", image), _constant(graph, 3, (24, 1, 3, 3), weight=True)]
     read.append(_constant(graph, 4, (24,), weight=False))
     graph.outputs.append(_requantized(graph, _appended(graph, "conv2d", read, attrs), _Q))
-    return graph
-
-
-def _attention(masked: bool = False) -> Graph:
-    """softmax(q kᵀ) v in int8, with rows that end within the blocks of every kernel."""
-    graph, names = Graph(), list[str]()
-    for name, shape in (("q", (2, 70, 32)), ("k", (2, 83, 32)), ("v", (2, 83, 32))):
-        graph.inputs.append(name)
-        graph.types[name] = TensorType(shape, INT8X4, QParams(0.01, 3))
-        names.append(_appended(graph, "dequantize", name))
-    q, k, v = names
-    k = _appended(graph, "permute", k, {"dims": (0, 2, 1)})
-    y = _appended(graph, "matmul", [q, k])
-    if masked:
-        graph.inputs.append("chosen")
-        graph.types["chosen"] = TensorType((1, 1, 83), INT8X4, BOOL)
-        chosen = _appended(graph, "dequantize", "chosen")
-        ends = [graph.add_constant(name, np.array([end], np.float32)) for name, end in (("on", 0.0), ("off", MASKED))]
-        added = _appended(graph, "where", [chosen, *ends])
-        y = _appended(graph, "add", [y, added], {"alpha": 1.0})
-    y = _appended(graph, "softmax", y, {"dim": 2})
-    y = _appended(graph, "matmul", [y, v])
-    graph.outputs.append(_requantized(graph, y, QParams(0.004, -5)))
     return graph
 
 

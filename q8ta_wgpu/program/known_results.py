@@ -188,6 +188,11 @@ def _masked_attention() -> _Case:
     return replace(found, inputs={**found.inputs, "mask": first})
 
 
+def attentions() -> Iterator[Graph]:
+    """Graphs of attention, without a mask and with one."""
+    yield from (case.graph for case in (_attention(), _masked_attention()))
+
+
 def _of_attention() -> tuple[dict[str, TensorType], dict[str, Array], Attrs]:
     """Inputs, constants and attributes of attention."""
     inputs = {name: _int8(1, KEYS, 2 * HEAD, zero=zero) for name, zero in zip("qkv", (-128, 1, -1), strict=True)}
