@@ -15,7 +15,6 @@ from bench.accuracy import CALIBRATION, exact, one_array, side_by_side, signal_t
 from bench.figures import origin, write
 from bench.suite.tasks import TASKS, inputs, trained
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.progress import through
 from q8ta_wgpu.quantization.rules import RULES, left_out
 
 FIGURES = Path("docs/rules.json")
@@ -27,8 +26,7 @@ LEAST = 0.1
 def ablate(names: Sequence[str], jobs: int) -> None:
     """Prints what each rule gains in signal to noise, and writes docs/rules.json if all networks were requested."""
     wanted = [*(names or TASKS)]
-    found = zip(through(wanted, "rules"), side_by_side(jobs, _rows, wanted), strict=True)
-    rows = [row for _, each in found for row in each]
+    rows = [row for each in side_by_side(jobs, _rows, wanted) for row in each]
     for rule in RULES:
         own = [row for row in rows if row["rule"] == rule.name]
         said = ", ".join(f"{row['network']} {row['with'] - row['without']:+.1f}" for row in own if _differs(row))

@@ -23,7 +23,6 @@ from bench.figures import origin, write
 from bench.options import Options
 from bench.suite.data import Array
 from bench.suite.tasks import TASKS, inputs, trained
-from q8ta_wgpu.progress import through
 from q8ta_wgpu.quantization.rules import left_out
 from testbed.noise import worst_noise
 from testbed.yardstick import yardstick
@@ -202,7 +201,7 @@ def part_accuracy(options: Options) -> None:
     scores: list[Row] = []
     noise: list[Row] = []
     found = side_by_side(options.jobs, partial(_rows, sets=options.sets, without=options.without), names)
-    for _, rows in zip(through(names, "accuracy"), found, strict=True):
+    for rows in found:
         for row, kept in zip(rows, (scores, noise), strict=True):
             if row:
                 kept.append(row)

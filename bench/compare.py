@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.compared import NETWORKS
-from q8ta_wgpu.progress import through
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
     ours: list[Run] = []
     with tempfile.TemporaryDirectory() as folder:
         unpacked(options.other, Path(folder))
-        for turn in through(range(options.rounds + 1), "compare"):
+        for turn in range(options.rounds + 1):
             sides = [(Path(folder), theirs), (ROOT, ours)]
             for tree, runs in sides if turn % 2 else reversed(sides):
                 runs.append(ran(tree, options.names, options.device))

@@ -20,7 +20,6 @@ from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.kernels.product.gemm import TILES
 from q8ta_wgpu.kernels.product.speeds import Speed
 from q8ta_wgpu.kernels.product.units import UNIT_TILES
-from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime.device import Device
 from testbed.graphs import conv
 
@@ -39,7 +38,7 @@ Point = tuple[int, float, bool, float]
 def points(device: Device, sizes: Sequence[tuple[int, int, int]]) -> dict[str, list[Point]]:
     """Measurements of each tile for products of these (rows, channels, k)."""
     found: dict[str, list[Point]] = {}
-    for (rows, channels, depth), residual in through([*itertools.product(sizes, (False, True))], "products"):
+    for (rows, channels, depth), residual in itertools.product(sizes, (False, True)):
         graph = conv((1, depth, rows, 1), channels, 1, residual=residual)
         for kernel, us in timed(device, graph, tiled(graph, device)).items():
             label = kernel.name.partition(".")[2].removeprefix("pw_")

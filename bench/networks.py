@@ -17,7 +17,6 @@ from bench.kernel_sets import general
 from bench.models import read
 from bench.options import Options
 from bench.timing import Loaded, compared, heaviest, load, spin
-from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
 
@@ -122,7 +121,7 @@ def part_networks(options: Options, results: Results) -> None:
         for batch in options.batches or BATCHES
         if (not options.names or stem in options.names) and not (title == "sub-pixel 256x256" and batch > 1)
     ]
-    for title, batch in through(wanted, "networks"):
+    for title, batch in wanted:
         stem, shape = NETWORKS[title]
         model = read(options.models, stem).reshape((batch, *shape))
         float32 = read(options.models, f"{stem}.float32").reshape((batch, *shape))

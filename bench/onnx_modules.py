@@ -22,7 +22,6 @@ from bench.options import Options
 from bench.runtimes import swiftshader
 from q8ta_wgpu.errors import DeviceError
 from q8ta_wgpu.ir.graph import Array
-from q8ta_wgpu.progress import through
 from q8ta_wgpu.runtime import engines
 from q8ta_wgpu.runtime.adapters import open_device
 
@@ -51,7 +50,7 @@ def part_onnx(options: Options) -> None:
     for name in dict.fromkeys(name for name, _ in wanted):
         forms = [form for each, form in wanted if each == name]
         rows, models, x = {}, {}, np.zeros(0)
-        for form in through(forms, f"{name}: reading and comparing"):
+        for form in forms:
             models[form], x = _model(name, form)
             rows[form] = _compared(name, form, models[form], x, devices)
             print(name, form, rows[form], flush=True)

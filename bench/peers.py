@@ -22,7 +22,6 @@ import q8ta_wgpu
 from bench.figures import origin, write
 from bench.options import Options
 from bench.runtimes import PEERS
-from q8ta_wgpu.progress import through
 from testbed.noise import decibels
 
 NAMES = ("resnet50", "mobilenet_v2", "subpixel")
@@ -82,12 +81,12 @@ def measured(network: str, peers: list[str], scratch: Path, threads: int) -> dic
     failed, only `missing`, the reason."""
     rows: dict[str, dict[str, Any]] = {}
     folders: dict[str, Path] = {}
-    for peer in through(peers, f"{network}: making files"):
+    for peer in peers:
         folders[peer] = scratch / str(len(rows))
         folders[peer].mkdir()
         _, missing = _child("make", peer, network, folders[peer], threads)
         rows[peer] = {"version": _version(PEERS[peer].package), "missing": missing, "rounds": []}
-    for peer in through([*rows] * ROUNDS, f"{network}: timing"):
+    for peer in [*rows] * ROUNDS:
         row = rows[peer]
         if not row["missing"] and not any(one["ms"] > SLOW for one in row["rounds"]):
             line, row["missing"] = _child("run", peer, network, folders[peer], threads)

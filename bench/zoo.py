@@ -28,7 +28,6 @@ from bench.figures import write
 from bench.options import Options
 from bench.zoo_table import RATIOS, Row, figures, share, summary
 from q8ta_wgpu.frontend.notes import PRECISION, noted
-from q8ta_wgpu.progress import through
 from testbed.noise import worst_decibels
 from testbed.yardstick import yardstick
 
@@ -221,7 +220,7 @@ def part_zoo(options: Options) -> None:
 
     with ThreadPoolExecutor(options.jobs) as pool, RESULTS.open("a") as file:
         running = [pool.submit(one, name) for name in wanted]
-        for _, future in zip(through(wanted, "zoo"), as_completed(running), strict=True):
+        for future in as_completed(running):
             row = future.result()
             print(json.dumps(row), file=file, flush=True)
             print(_line(row), flush=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import TypeVar
 
 from q8ta_wgpu.errors import printable
-
-T = TypeVar("T")
 
 Update = Callable[[int, int, str], None]
 """Called with the steps done, all steps as far as known (0: unknown), and the name of the next step."""
@@ -47,14 +44,6 @@ def bar(doing: str, shown: bool = True) -> Iterator[Update]:
         start.join()
         line.write("")
         _showing.release()
-
-
-def through(items: Collection[T], doing: str) -> Iterator[T]:
-    """The items one after another, with a line that names the current one."""
-    with bar(doing) as update:
-        for done, item in enumerate(items):
-            update(done, len(items), str(item))
-            yield item
 
 
 class _Line:

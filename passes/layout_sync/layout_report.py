@@ -6,20 +6,9 @@ from dataclasses import dataclass
 
 from q8ta_wgpu.errors import counted
 from q8ta_wgpu.ir.graph import Graph
-from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.target import BASELINE, Target
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, sync_layouts
-
-
-@dataclass(frozen=True)
-class Transition:
-    """One copy: the value, its layouts before and after, and the bytes read and written."""
-
-    value: str
-    source: Layout
-    target: Layout
-    moved: int
+from q8ta_wgpu.passes.layout_sync.layout_sync import Plan, Step, sync_layouts
 
 
 @dataclass(frozen=True)
@@ -35,16 +24,6 @@ class LayoutReport:
     optimal: Plan
     greedy: Plan
 
-    def transitions(self, plan: Plan) -> list[Transition]:
-        """The copies of a plan, in execution order."""
-        copies = []
-        for step in plan.transitions:
-            source, out, t = step.variant.reads[0], step.variant.out, step.call.output
-            assert source is not None
-            moved = cost.size(t, source) + cost.size(t, out)
-            copies.append(Transition(step.node.inputs[0], source, out, moved))
-        return copies
-
     def __str__(self) -> str:
         lines = []
         for name in [*self.graph.inputs, *(node.output for node in self.graph.nodes)]:
@@ -52,14 +31,21 @@ class LayoutReport:
             note = f"  = {alias}, free view" if alias else ""
             lines.append(f"{self.optimal.layouts[name].short:<14} {name}: {self.graph.types[name]}{note}")
         for plan in (self.optimal, self.greedy):
-            copies = self.transitions(plan)
-            moved = sum(t.moved for t in copies)
-            count = counted(len(copies), "transition")
-            lines.append(f"{plan.policy}: {plan.cost / 1e6:.3f} MB, {count} of {moved / 1e6:.3f} MB")
-            lines += [f"  {t.value}: {t.source.short} -> {t.target.short}, {t.moved} bytes" for t in copies]
+            sizes = [moved(step) for step in plan.transitions]
+            count = counted(len(sizes), "transition")
+            lines.append(f"{plan.policy}: {plan.cost / 1e6:.3f} MB, {count} of {sum(sizes) / 1e6:.3f} MB")
+            for step, size in zip(plan.transitions, sizes, strict=True):
+                lines.append(f"  {step.node.inputs[0]}: {step.variant}, {size} bytes")
         gap = (self.optimal.cost - self.optimal.bound) / 1e6
         lines.append("proved optimal" if self.optimal.proved else f"at most {gap:.3f} MB above the least possible")
         return "\n".join(lines)
+
+
+def moved(step: Step) -> int:
+    """Bytes that a transition reads and writes."""
+    (source,) = step.variant.reads
+    assert source is not None
+    return cost.size(step.call.output, source) + cost.size(step.call.output, step.variant.out)
 
 
 def layout_report(graph: Graph, target: Target = BASELINE) -> LayoutReport:

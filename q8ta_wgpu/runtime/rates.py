@@ -117,17 +117,8 @@ def copy_rate(device: OpenDevice, seconds: float = 0.05) -> float:
     size = min(_COPIED[device.software], device.binding_size) // 4096 * 4096
     words = np.array([size // 16, 0, 0, 0], np.uint32).tobytes()
     with probe.prepared(device, f"// probe of the copy bandwidth{_COPY}", (size, size), words) as kernel:
-        return 2e-9 * size / _quickest(device, kernel, size // 4096, seconds)
-
-
-def _quickest(device: OpenDevice, kernel: probe.Probe, groups: int, seconds: float) -> float:
-    """Seconds of a dispatch: the least of repeats for about `seconds`, after a warm-up."""
-    kernel.elapsed(groups)  # the first use allocates and clears the buffers
-    repeats = min(max(int(seconds / 4 / max(kernel.elapsed(groups), 1e-6)), 1), 64)
-    warm = time.perf_counter() + (0.0 if device.software else SPIN_UP)
-    while time.perf_counter() < warm:
-        kernel.elapsed(groups, repeats)
-    least, end = kernel.elapsed(groups, repeats), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        least = min(least, kernel.elapsed(groups, repeats))
-    return max(least / repeats, 1e-9)
+        warm = time.perf_counter() + (0.0 if device.software else SPIN_UP)
+        while time.perf_counter() < warm:
+            kernel.elapsed(size // 4096, 16)
+        (least,) = in_turns([kernel], size // 4096, seconds)
+        return 2e-9 * size / least

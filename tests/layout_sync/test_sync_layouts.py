@@ -24,7 +24,7 @@ from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes.layout_sync import cost
-from q8ta_wgpu.passes.layout_sync.layout_report import layout_report
+from q8ta_wgpu.passes.layout_sync.layout_report import layout_report, moved
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, Plan, sync_layouts
 from q8ta_wgpu.passes.layout_sync.limits import input_layouts
 from q8ta_wgpu.program.build import build
@@ -227,11 +227,11 @@ def test_the_report_names_layouts_transitions_and_costs() -> None:
     graph = make.finish(make.linear(make.conv(make.input((1, 6, 5, 7))), 4))
     report = layout_report(graph)
     text = str(report)
-    (copy,) = report.transitions(report.optimal)
+    (copy,) = report.optimal.transitions
     assert ", 1 transition of " in text
-    t = graph.types[copy.value]
-    assert copy.moved == cost.size(t, copy.source) + cost.size(t, copy.target)
-    for part in (f"{copy.source.short} -> {copy.target.short}, {copy.moved} bytes", "proved optimal", "greedy:"):
+    t, (source,) = graph.types[copy.node.inputs[0]], copy.variant.reads
+    assert source is not None and moved(copy) == cost.size(t, source) + cost.size(t, copy.variant.out)
+    for part in (f"{copy.variant}, {moved(copy)} bytes", "proved optimal", "greedy:"):
         assert part in text
     assert all(name in text for name in report.optimal.layouts if name in graph.types and name not in graph.constants)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr
 from threading import Timer
 
 import pytest
@@ -84,15 +84,6 @@ def test_work_within_work_stays_silent() -> None:
         with progress.bar("compiling") as inner:
             inner(0, 1, "inner")
     assert "outer" in stream.getvalue() and "compiling" not in stream.getvalue()
-
-
-def test_items_are_named_while_they_are_worked_on() -> None:
-    """What is printed meanwhile stays where stdout goes."""
-    with redirect_stderr(Terminal()) as stream, redirect_stdout(io.StringIO()) as out:
-        for name in progress.through(["resnet50", "unet"], "networks"):
-            print(f"{name}: done")
-    assert "1/2" in stream.getvalue() and "unet" in stream.getvalue() and stream.getvalue().endswith(WIPED)
-    assert out.getvalue() == "resnet50: done\nunet: done\n"
 
 
 def test_an_error_ends_the_bar() -> None:
