@@ -11,7 +11,7 @@ from bench.options import Options
 from bench.timing import compared, load
 from q8ta_wgpu.ir.graph import Node, TensorType
 from q8ta_wgpu.ir.target import SOFTWARE
-from q8ta_wgpu.passes.fold_image import fold_image
+from q8ta_wgpu.passes.fold_producers import fold_image
 from q8ta_wgpu.passes.layout_sync.layout_sync import sync_layouts
 from q8ta_wgpu.passes.use_im2col import rewritable, with_im2col
 from testbed.graphs import conv

@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
-from q8ta_wgpu.passes.fold_expansions import fold_expansions
-from q8ta_wgpu.passes.fold_image import fold_image
 from q8ta_wgpu.passes.fold_moves import fold_moves
-from q8ta_wgpu.passes.fold_stages import fold_stages
+from q8ta_wgpu.passes.fold_producers import fold_expansions, fold_image, fold_stages
 from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
 from q8ta_wgpu.passes.join_states import join_states

@@ -10,7 +10,7 @@ from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.conv2d.conv2d_expanded import POINTWISE
-from q8ta_wgpu.passes.fold_expansions import fold_expansions
+from q8ta_wgpu.passes.fold_producers import fold_expansions
 from testbed import epilogue_graphs, op_graphs
 from testbed.op_graphs import SETTINGS, Setting
 

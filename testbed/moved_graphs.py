@@ -15,7 +15,7 @@ from q8ta_wgpu.ir.op import Case
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.fold_moves import fold_moves
-from q8ta_wgpu.passes.fold_stages import fold_stages
+from q8ta_wgpu.passes.fold_producers import fold_stages
 from testbed import epilogue_graphs, op_graphs
 from testbed.op_graphs import Setting
 

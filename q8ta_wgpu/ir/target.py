@@ -61,7 +61,7 @@ class Target:
         copies_windows: whether convolutions copy their windows for a 1x1 product where nothing was measured, as
             ExecuTorch's Vulkan backend has them do on phones (passes/use_im2col.py).
         prologues: whether convolutions compute what they read while they load it, where that is expected to pay
-            (passes/fold_moves.py, fold_stages.py, fold_expansions.py). Tuning times a network with and without.
+            (passes/fold_moves.py, fold_producers.py). Tuning times a network with and without.
         shuffles: whether eight threads of a workgroup are a subgroup, and exchange values faster than each loads them.
         matrix_units: the device's int8 matrix units that were found to compute right.
     """

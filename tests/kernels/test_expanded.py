@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
-from q8ta_wgpu.passes.fold_expansions import EXPANDED, fold_expansions
+from q8ta_wgpu.passes.fold_producers import EXPANDED, fold_expansions
 from q8ta_wgpu.runtime.device import Device
 from testbed import harness
 from testbed.expanded_graphs import EXPANSIONS, Expansion

@@ -25,7 +25,7 @@ from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes import run_passes
-from q8ta_wgpu.passes.fold_image import fold_image
+from q8ta_wgpu.passes.fold_producers import fold_image
 from q8ta_wgpu.passes.layout_sync.layout_sync import POLICIES, sync_layouts
 from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.program.build import build

@@ -15,7 +15,7 @@ from q8ta_wgpu.kernels.prologue.prologue import Part, Prologue
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.model.verify import RUNNABLE, verify
 from q8ta_wgpu.passes.fold_moves import fold_moves
-from q8ta_wgpu.passes.fold_stages import fold_stages
+from q8ta_wgpu.passes.fold_producers import fold_stages
 from q8ta_wgpu.runtime.device import Device
 from testbed import harness, moved_graphs, op_graphs
 from testbed.moved_graphs import MOVED, fused

@@ -61,9 +61,8 @@ ROOMS: dict[str, set[str]] = {
         "kernels.epilogue",
         "kernels.lib",
         "kernels.move",
-        "passes.fold_expansions",
         "passes.fold_moves",
-        "passes.fold_stages",
+        "passes.fold_producers",
         "passes.use_im2col",
         "passes.plan",
     }
@@ -71,9 +70,8 @@ ROOMS: dict[str, set[str]] = {
     "passes.layout_sync": TABLE,
     "passes.fold_moves": TABLE
     | {"kernels.epilogue", "kernels.lib", "kernels.prologue", "passes.layout_sync", "passes.rewriter"},
-    "passes.fold_stages": TABLE | {"kernels.lib", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
-    "passes.fold_expansions": TABLE
-    | {"kernels.conv2d", "kernels.epilogue", "kernels.lib", "passes.fold_moves", "passes.rewriter"},
+    "passes.fold_producers": TABLE
+    | {"kernels.conv2d", "kernels.epilogue", "kernels.lib", "kernels.prologue", "passes.fold_moves", "passes.rewriter"},
     "passes.use_im2col": TABLE | {"kernels.epilogue", "passes.rewriter"},
     # calls of aten and ONNX to operators of the table
     "importing": GRAPH | {"kernels.elementwise", "kernels.lib", "kernels.move", "kernels.pool", "kernels.recurrent"},
