@@ -24,7 +24,6 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "gemm": ("products", "part_gemm", "int8 matrix products, every kernel"),
     "widths": ("widths", "part_widths", "operators on int8 and on int16"),
     "family": ("family", "part_family", "the speeds of tiles on an adapter, as a file for kernels/product/families"),
-    "resnet50": ("products", "part_resnet50", "ResNet-50's convolutions, every kernel"),
     "im2col": ("convolutions", "part_im2col", "windows copied for a product, against a product that gathers them"),
     "image": ("convolutions", "part_image", "first layers that quantize their image, against two dispatches"),
     "decoder": (

@@ -1,7 +1,6 @@
 """Layout sync on whole networks: estimated cost, transitions and bytes under each policy, and planning time.
 
-Prints a table for our operators and one for ExecuTorch Vulkan's constraints, and draws time over nodes to
-out/layout_time.png.
+Prints a table for our operators and one for ExecuTorch Vulkan's constraints, and times over nodes.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import math
 import time
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import q8ta_wgpu as q8
@@ -36,7 +33,6 @@ NODES = (40, 100, 200, 400, 800, 1200, 1600, 2000)
 MORE_CALLS = 1.1
 """Growth of the number of calls that still counts as linear, relative to linear growth; 1.00 was measured."""
 
-OUT = Path(__file__).parent.parent / "out"
 SLACK = 1 + 1e-9
 
 
@@ -126,26 +122,17 @@ def test_upstreams_constraints(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_time_is_linear(capsys: pytest.CaptureFixture[str]) -> None:
     """Planning time grows linearly. Function calls are counted, since a busy machine does not change them. Time, which
-    also shows loops within a call, must only be nearer to linear than to quadratic. It is drawn to
-    out/layout_time.png."""
+    also shows loops within a call, must only be nearer to linear than to quadratic."""
     graphs = {nodes: deep_graph(nodes // 4) for nodes in NODES}
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
     few, many = 400, 2000
     for policy in POLICIES:
         times = seconds(graphs, policy)
-        axes.plot(list(times), [1e3 * t for t in times.values()], "o-", label=policy)
-        axes.plot([few, many], [1e3 * times[few], many / few * 1e3 * times[few]], ":", color="grey")
         counts = {nodes: calls(graphs[nodes], policy) for nodes in (few, many)}
         with capsys.disabled():
             print(f"\n{policy}: " + ", ".join(f"{n} nodes {1e3 * t:.1f} ms" for n, t in times.items()))
             print(f"{policy}: calls " + ", ".join(f"{n} nodes {count:,}" for n, count in counts.items()))
         assert counts[many] <= MORE_CALLS * many / few * counts[few]
         assert times[many] <= (many / few) ** 1.5 * times[few]
-    axes.set(xlabel="nodes", ylabel="ms", title="layout sync; dotted: linear")
-    axes.legend()
-    OUT.mkdir(exist_ok=True)
-    figure.savefig(OUT / "layout_time.png", dpi=120)
 
 
 def seconds(graphs: Mapping[int, Graph], policy: str) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Times int8 matrix products with every kernel, and ResNet-50's convolutions relative to a product's rate."""
+"""Times int8 matrix products with every kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.kernel import Kernel
 from q8ta_wgpu.runtime.adapters import open_device
 from q8ta_wgpu.runtime.device import Device
-from testbed.graphs import candidates, chosen, conv, linear, macs, plan_for
+from testbed.graphs import candidates, chosen, linear, macs, plan_for
 
 
 def timed(device: Device, graph: Graph, kernels: list[Kernel]) -> dict[Kernel, float]:
@@ -30,13 +30,6 @@ def timed(device: Device, graph: Graph, kernels: list[Kernel]) -> dict[Kernel, f
 def tiled(graph: Graph, device: Device) -> list[Kernel]:
     """The kernels that can run the graph's node, except the general one."""
     return [k for k in candidates(graph, device) if not k.name.endswith((".direct", ".gemv"))]
-
-
-def gemm_rates(device: Device, size: int = 4096) -> tuple[float, float]:
-    """TOPS of an int8 matrix product with the chosen kernel, and with the best one."""
-    graph = linear(size, size, size)
-    times = timed(device, graph, tiled(graph, device))
-    return 2e-6 * macs(graph) / times[chosen(graph, device)], 2e-6 * macs(graph) / min(times.values())
 
 
 PRODUCTS = (
@@ -117,58 +110,3 @@ def _int_mm(m: int, k: int, n: int) -> float | None:
 
 _CALLS = 20
 """Products in one CUDA graph, so that its launch hardly counts."""
-
-
-RESNET50: tuple[tuple[int, int, int, int, int, int], ...] = (
-    # channels in, size, channels out, kernel, stride, how many
-    (3, 224, 64, 7, 2, 1),
-    (64, 56, 64, 1, 1, 1),
-    (64, 56, 64, 3, 1, 3),
-    (64, 56, 256, 1, 1, 4),
-    (256, 56, 64, 1, 1, 2),
-    (256, 56, 128, 1, 1, 1),
-    (128, 56, 128, 3, 2, 1),
-    (256, 56, 512, 1, 2, 1),
-    (128, 28, 512, 1, 1, 4),
-    (512, 28, 128, 1, 1, 3),
-    (128, 28, 128, 3, 1, 3),
-    (512, 28, 256, 1, 1, 1),
-    (256, 28, 256, 3, 2, 1),
-    (512, 28, 1024, 1, 2, 1),
-    (256, 14, 1024, 1, 1, 6),
-    (1024, 14, 256, 1, 1, 5),
-    (256, 14, 256, 3, 1, 5),
-    (1024, 14, 512, 1, 1, 1),
-    (512, 14, 512, 3, 2, 1),
-    (1024, 14, 2048, 1, 2, 1),
-    (512, 7, 2048, 1, 1, 3),
-    (2048, 7, 512, 1, 1, 2),
-    (512, 7, 512, 3, 1, 2),
-)
-"""ResNet-50's convolutions (He et al. 2015, stride in the 3x3)."""
-
-
-def part_resnet50(options: Options) -> None:
-    """Times ResNet-50's convolutions with every kernel, and prints rates as shares of a large product's rate."""
-    device = options.device
-    gemm, best_gemm = gemm_rates(device)
-    print(f"product of 4096^3: {gemm:.1f} TOPS with the kernel chosen, {best_gemm:.1f} with the best")
-    for batch in options.batches or (32, 1):
-        spent = work = least = 0.0
-        for c, size, channels, kernel, stride, count in RESNET50:
-            graph = conv((batch, c, size, size), channels, kernel, stride)
-            pick = chosen(graph, device)
-            times = timed(device, graph, list(dict.fromkeys((pick, *tiled(graph, device)))))
-            us = times[pick]
-            spent, work, least = spent + us * count, work + macs(graph) * count, least + min(times.values()) * count
-            rates = " ".join(f"{k.name.rsplit('_', 1)[-1]} {t:.1f}" for k, t in times.items())
-            print(
-                f"b{batch} {c}x{size} {kernel}x{kernel} s{stride} -> {channels:<5} x{count} {pick.name:<28} "
-                f"{us:>7.1f} us {2e-6 * macs(graph) / us:>6.1f} TOPS; us: {rates}",
-                flush=True,
-            )
-        rate = 2e-6 * work / spent
-        print(
-            f"batch {batch}: {spent / 1e3:.3f} ms, {rate:.1f} TOPS = {rate / gemm:.0%} of the product's; "
-            f"with the best kernel everywhere {least / 1e3:.3f} ms"
-        )

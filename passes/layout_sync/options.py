@@ -199,9 +199,8 @@ def as_given(t: TensorType, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
     """The layouts of an input or result that keep its elements in row-major order, in the fewest bytes; all if none is.
 
     The host packs uint8 images and masks of bools. In row-major order that is a copy. Other orders take it longer than
-    a device takes for a network: 32 images of 240x426 take 0.2 ms in 4W and 15 ms in 4C, in four times the bytes
-    (`python -m pytest bench/bench_host.py -k packing`). Int8 inputs may have any layout, since `Session.bind` may read
-    them from another program's buffer."""
+    a device takes for a network: 32 images of 240x426 take 0.2 ms in 4W and 15 ms in 4C, in four times the bytes. Int8
+    inputs may have any layout, since `Session.bind` may read them from another program's buffer."""
     rows = [layout for layout in layouts if _is_in_rows(address_order(t.shape, layout) or ())]
     least = min((cost.size(t, layout) for layout in rows), default=0)
     return tuple(layout for layout in rows if cost.size(t, layout) == least) or layouts

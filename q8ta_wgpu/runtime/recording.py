@@ -1,10 +1,10 @@
 """Records and submits a program's command buffers, and reads outputs back, at the least cost for the host.
 
 A command buffer can be submitted only once, so each run needs a new one; WebGPU has no reusable form for compute. For
-60 dispatches recording takes 266 us through wgpu-py's methods and 153 us through wgpu-native's functions on the handles
-(`python -m pytest bench/bench_host.py`). The executor hides that by recording the next run while the device works on
-this one. Blocking in the driver takes 190 us longer than polling on an NVIDIA H200 (74 dispatches in 320 us), so on a
-GPU handles.py polls before it blocks.
+60 dispatches recording takes 266 us through wgpu-py's methods and 153 us through wgpu-native's functions on the
+handles. The executor hides that by recording the next run while the device works on this one. Blocking in the driver
+takes 190 us longer than polling on an NVIDIA H200 (74 dispatches in 320 us), so on a GPU handles.py polls before it
+blocks.
 """
 
 from __future__ import annotations
