@@ -13,7 +13,7 @@ from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.kernels.attention.attention import COARSE, EXCLUDED, FINE, powers
 from q8ta_wgpu.kernels.attention.sizes import STRIDES
-from q8ta_wgpu.kernels.norm import softmax, softmax_int16
+from q8ta_wgpu.kernels.norm import q8ta_softmax
 from q8ta_wgpu.passes.lower import lower
 from testbed import harness, op_graphs
 
@@ -175,14 +175,12 @@ def masked_softmax(
 ) -> tuple[Graph, dict[str, Array]]:
     """A softmax of int8 over the last dimension, of the elements that bools of another shape name, and its inputs."""
     wide, b = dtype == INT16X4, _Builder()
-    powers = softmax_int16.powers(0.04) if wide else softmax.powers(0.04, 1 / 256, shape[-1])
-    assert powers is not None
     x, mask = b.given("x", shape, -7), b.bools(masked)
     out = QParams(2.0**-16, -(2**15), INT16X4) if wide else QParams(1 / 256, -128)
     low, high = out.range
-    attrs = {"dim": len(shape) - 1, "even": even, "lo": low, "hi": high, **({"inverse": 2.0**16} if wide else {})}
-    inputs = (x, b.graph.add_constant("powers", powers), mask)
-    b.graph.outputs = [b.emit("q16ta_softmax" if wide else "q8ta_softmax", inputs, attrs, out)]
+    attrs = {"dim": len(shape) - 1, "even": even, "lo": low, "hi": high, "inverse": 1 / out.scale}
+    inputs = (x, b.graph.add_constant("powers", q8ta_softmax.powers(0.04)), mask)
+    b.graph.outputs = [b.emit("q8ta_softmax", inputs, attrs, out)]
     return b.graph, b.inputs
 
 

@@ -1,14 +1,35 @@
-// Softmax of int8, as kernels/norm/softmax.py defines it. powers[d] is the power of the distance d from a row's largest
-// element, and powers[256 + d] the same in steps of the result. All arithmetic is in u32, so that sums may have any
-// order. Linked: mask or no_mask.
+// Softmax of int8 or int16, as kernels/norm/q8ta_softmax.py defines it. The power of a distance 256 h + l is the product
+// of powers[h] and powers[256 + l], in 2^-31. Linked: mask or no_mask.
+const LEAST = -32768;
 
-fn power(distance: u32) -> u32 { return u32(powers[distance]); }
+fn power_at(distance: u32) -> u32 {
+  return wide_product(bitcast<u32>(powers[distance >> 8u]), bitcast<u32>(powers[256u + (distance & 255u)])).y;
+}
 
-fn quotient(distance: u32, sum: u32, unmasked: bool) -> i32 {
-  let even = params.even == 1u && sum == 0u;
-  let total = select(max(sum, 1u), params.length * power(0u), even);
-  let steps = select(0, i32((u32(powers[256u + select(distance, 0u, even)]) + total / 2u) / total), unmasked || even);
-  return clamp(steps + params.zero, params.lo, params.hi);
+// Whether all elements of a row have equal weights because all are masked. Each then has the power of distance 0.
+fn is_even(sum: Wide) -> bool { return params.even == 1u && all(sum == Wide(0u)); }
+
+fn total_of(sum: Wide) -> Wide {
+  if (is_even(sum)) { return wide_product(params.length, power_at(0u)); }
+  return sum;
+}
+
+// The factor of a row's powers: the dividend of 48 bits divided by the 24 highest bits of the row's sum, times a power
+// of two.
+fn factor_of(sum: Wide) -> f32 {
+  let total = select(sum, Wide(max(sum.x, 1u << 30u), 0u), sum.y == 0u);
+  let bits = select(firstLeadingBit(total.x) + 1u, firstLeadingBit(total.y) + 33u, total.y > 0u);
+  let divisor = wide_right(total, bits - 24u).x;
+  let first = params.dividend_high / divisor;
+  let remainder = ((params.dividend_high - first * divisor) << 8u) | (params.dividend_low >> 8u);
+  let second = remainder / divisor;
+  let last = (((remainder - second * divisor) << 8u) | (params.dividend_low & 255u)) / divisor;
+  let quotient = i32((first << 16u) + (second << 8u) + last);
+  return f32(quotient) * bitcast<f32>(u32(params.exponent - i32(bits) + 127) << 23u);
+}
+
+fn weight_of_power(power: u32, factor: f32) -> i32 {
+  return clamp(round_within(f32(i32(power)) * factor, STEPS_LIMIT) + params.zero, params.lo, params.hi);
 }
 
 // One element, where a row's elements are `inner` elements apart in memory.
@@ -23,15 +44,11 @@ fn compute(p: vec4<u32>) -> i32 {
     let q = element_coord(base + k * params.inner);
     if (is_unmasked(q)) { largest = max(largest, x_at(q)); }
   }
-  var sum = Total();
+  var sum = Wide();
   for (var k = 0u; k < length; k++) {
     let q = element_coord(base + k * params.inner);
-    if (is_unmasked(q)) { sum = with_power(sum, u32(largest - x_at(q))); }
+    if (is_unmasked(q)) { sum = wide_sum(sum, Wide(power_at(u32(largest - x_at(q))), 0u)); }
   }
-  return quotient(u32(max(largest - x_at(p), 0)), sum, is_unmasked(p));
+  let own = select(0u, power_at(u32(max(largest - x_at(p), 0))), is_unmasked(p));
+  return weight_of_power(select(own, power_at(0u), is_even(sum)), factor_of(total_of(sum)));
 }
-
-const LEAST = -128;
-alias Total = u32;
-
-fn with_power(sum: Total, distance: u32) -> Total { return sum + power(distance); }

@@ -25,6 +25,7 @@ from q8ta_wgpu.ir.graph import (
 )
 from q8ta_wgpu.ir.int8 import Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
+from q8ta_wgpu.kernels.norm.q8ta_softmax import powers
 from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.program import known_results
 
@@ -173,12 +174,11 @@ def _normalized() -> Graph:
 def _masked(dim: int) -> Graph:
     """A softmax over the elements that bools select."""
     shape = (2, 21, 5, 70)
-    powers = np.rint(np.exp(-np.arange(256) * _Q.scale) * 2.0**16)
     graph = Graph(["x", "chosen"])
     graph.types["x"] = TensorType(shape, INT8X4, _Q)
     graph.types["chosen"] = TensorType(shape, INT8X4, BOOL)
-    inputs = ["x", graph.add_constant("powers", np.stack((powers, 256 * powers)).astype(np.int32)), "chosen"]
-    attrs = {"dim": dim, "even": True, "lo": -128, "hi": 127}
+    inputs = ["x", graph.add_constant("powers", powers(_Q.scale)), "chosen"]
+    attrs = {"dim": dim, "even": True, "inverse": 256.0, "lo": -128, "hi": 127}
     graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, attrs, QParams(1 / 256, -128)))
     return graph
 

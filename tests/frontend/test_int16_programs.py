@@ -92,7 +92,7 @@ def test_attention_of_int16(wide: str, least: float, masked: bool, vulkan: Devic
     model = q8.compile(torch.export.export(module, inputs))
     report = model.report()
     assert not report.float32 and report.exact, report
-    assert "q16ta_softmax" in {node.op for node in model.graph.nodes}
+    assert "q8ta_softmax" in {node.op for node in model.graph.nodes}
     found = q8.Session(model, "reference")(*inputs)
     module.stores = False
     exact = module(*inputs).numpy()

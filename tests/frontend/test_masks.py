@@ -135,7 +135,7 @@ def test_scores_of_16_bits_take_a_bias_beside_their_mask(vulkan: Device) -> None
     module, given = Masked(("with a bias",)).eval(), example()
     quantizer = q8.Quantizer(precision="int16")
     model = q8.compile(q8.quantize(module, given, [given], quantizer=quantizer, progress=False))
-    assert "q16ta_softmax" in {node.op for node in model.graph.nodes}
+    assert "q8ta_softmax" in {node.op for node in model.graph.nodes}
     assert not {"add", "where", "softmax"} & set(model.report().float32)
     found, expected = q8.Session(model, "reference")(*given)["with a bias"], module(*given)["with a bias"].detach()
     assert np.abs(found - expected.numpy()).max() < 0.01 * expected.abs().max()

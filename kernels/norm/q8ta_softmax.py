@@ -1,4 +1,7 @@
-"""q16ta_softmax: softmax with an int16 operand or result. Exponentials are products of two table entries, in 2^-31."""
+"""q8ta_softmax: softmax of int8 or int16. Exponentials are products of two table entries, in 2^-31.
+
+Elements whose mask is 0 have weight 0. The weights of a row in which all are masked are zeros or, with `even`, equal.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def powers(scale: float) -> Array:
 
 
 def lower(call: QuantizedCall) -> Int8Form:
-    """The int8 form of a softmax with an int16 operand or result. Raises NoInt8Form where there is none."""
+    """The int8 form of a softmax. Raises NoInt8Form where there is none."""
     x, y, shape, dim = call.quantized(), call.result, call.inputs[0].shape, call.attrs["dim"]
     if text := rows.too_long(shape, dim):
         raise NoInt8Form(text)
@@ -43,7 +46,7 @@ def lower(call: QuantizedCall) -> Int8Form:
         raise NoInt8Form(f"the scale {y.scale:.3g} of its result is beyond {MOST:.3g} or its inverse")
     attrs = {"dim": dim, "inverse": 1.0 / y.scale, "even": call.even, "lo": call.lo, "hi": call.hi}
     operands = (0, powers(x.scale))
-    return Int8Form("q16ta_softmax", (*operands, MASK) if call.masked else operands, attrs)
+    return Int8Form("q8ta_softmax", (*operands, MASK) if call.masked else operands, attrs)
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -95,12 +98,9 @@ def _params(call: Call) -> Params:
     }
 
 
-_INT16 = ("LEAST=LEAST_INT16", "Total=Wide", "with_power=with_wide_power", "quotient=quotient_int16")
-"""What the kernel for any dimension binds in q8ta_softmax.wgsl."""
-
 OPS = (
     Op(
-        name="q16ta_softmax",
+        name="q8ta_softmax",
         operands=(
             Operand("x", dtypes=INTEGERS),
             Operand("powers", constant=True, dtypes=(INT32,), valid=_valid_powers),
@@ -118,16 +118,16 @@ OPS = (
         reads=reads_beside_dim,
         kernels=(
             rows.int8_kernel(
-                "q16ta_softmax.rows",
-                ("q16ta_softmax_rows", "q16ta_softmax", "mask"),
+                "q8ta_softmax.rows",
+                ("q8ta_softmax_rows", "mask"),
                 rows.of_words,
                 _params,
                 3,
                 rows.are_words,
             ),
             Kernel(
-                "q16ta_softmax",
-                ("q8ta_softmax", "q16ta_softmax", *_INT16, "mask", "map"),
+                "q8ta_softmax",
+                ("q8ta_softmax", "mask", "map"),
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_params,
