@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from q8ta_wgpu.ir.graph import Graph, Node, State
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.move.update import in_words
 
 STORE = "store"
 """The operator whose result is the memory that a state is read from."""
@@ -56,6 +57,8 @@ def _write_rows(graph: Graph, state: State) -> None:
     alone = [each.written for each in graph.states].count(state.written) == 1
     if place < 0 or node.op != "update" or node.inputs[0] != state.read or not alone:
         return
+    if in_words(graph.types[state.read], node.attrs["dim"]):
+        return
     seen = {state.read}
     for at, reader in enumerate(graph.nodes):
         if seen.isdisjoint(reader.inputs) or at == place:
@@ -67,8 +70,7 @@ def _write_rows(graph: Graph, state: State) -> None:
     if seen.isdisjoint(graph.outputs) and seen.isdisjoint(node.inputs[1:]):
         dim = node.attrs["dim"]
         attrs = {**node.attrs, "extent": graph.types[state.read].shape[dim]}
-        along_rows = dim == len(graph.types[state.read].shape) - 1
-        made = None if along_rows else _rotary_before(graph, node.inputs[1])
+        made = _rotary_before(graph, node.inputs[1])
         op, rows, more = (ROWS, node.inputs[1:2], {}) if made is None else (TURNED, made.inputs, made.attrs)
         graph.nodes[place] = Node(op, (*rows, *node.inputs[2:]), node.output, {**more, **attrs}, node.source)
 

@@ -1,15 +1,9 @@
-// Functions of two elements. Operands are read by coordinates (compute), where dimensions of extent 1 are broadcast, by
-// the index of an element (computed), or by the index of a vector of four (computed_four). Linked: apply; first and
-// second, which read an operand by an index of the result.
+// Functions of two elements. Operands are read by coordinates (compute), where dimensions of extent 1 are broadcast, or
+// by the index of a vector of four (computed_four). Linked: apply; first and second, which read four elements of an
+// operand by an index of the result.
 fn compute(p: vec4<u32>) -> Element {
   return apply(a_at(min(p, params.a_dims - 1u)), b_at(min(p, params.b_dims - 1u)));
 }
-
-fn computed(word: u32) -> Element { return apply(first(word), second(word)); }
-fn first_same(word: u32) -> Element { return a[word]; }
-fn first_run(word: u32) -> Element { return a[word / params.a_inner % params.a_count]; }
-fn second_same(word: u32) -> Element { return b[word]; }
-fn second_run(word: u32) -> Element { return b[word / params.b_inner % params.b_count]; }
 
 fn computed_four(at: u32) -> vec4<Element> {
   let left = first(at);

@@ -8,7 +8,7 @@ import numpy as np
 
 from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import INT8X4, Call
-from q8ta_wgpu.ir.kernel import ONLY_4W, Kernel, Params, eight_words, four_words, no_params
+from q8ta_wgpu.ir.kernel import Kernel, Params, eight_words, no_params
 from q8ta_wgpu.ir.layout import ANY_INT8
 from q8ta_wgpu.ir.op import INTEGERS, Operand
 
@@ -51,33 +51,4 @@ def packed_kernels(
             constants=constants,
         ),
         Kernel(f"{name}.broadcast", (*files, "map"), (ANY_INT8,), ANY_INT8, params=params, constants=constants),
-    )
-
-
-def _line(call: Call) -> int | None:
-    """The index of an operand that is one line along the last dimension, added to every line as a bias is; None where
-    neither is."""
-    shape = call.output.shape
-    for index, (line, other) in enumerate((call.inputs, call.inputs[::-1])):
-        if other.shape == shape and line.shape[-1:] == shape[-1:] == (line.numel,) and line.numel < other.numel:
-            return index
-    return None
-
-
-def line_kernel(name: str, params: Callable[[Call], Params]) -> Kernel:
-    """The kernel by whole words for calls where an operand is one line."""
-    return Kernel(
-        f"{name}.line",
-        lambda call: (
-            "line",
-            "binary_packed",
-            f"apply={name}",
-            "words",
-            *(() if _line(call) else ("load=load_line_first",)),
-        ),
-        (ONLY_4W,),
-        ONLY_4W,
-        supports=lambda call, target: _line(call) is not None,
-        params=lambda call: {**params(call), "line": np.uint32(-(-call.output.shape[-1] // 4))},
-        threads=four_words,
     )

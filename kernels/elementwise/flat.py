@@ -1,6 +1,7 @@
-"""Kernels of elementwise operators on row-major values that find elements by index, not by coordinates.
+"""Kernels of elementwise operators on row-major values.
 
-A thread computes four elements if of each operand it reads a vector of four or a single element.
+A thread computes four elements if of each operand it reads a vector of four or a single element, which it finds by an
+index, else one by its coordinates.
 """
 
 from __future__ import annotations
@@ -47,13 +48,10 @@ def _by_vectors(call: Call) -> bool:
 
 
 def _source(call: Call, files: tuple[str, ...]) -> tuple[str, ...]:
-    ways = _ways(call)
-    if not all(ways):
+    if not _by_vectors(call):
         return *files, "map"
-    if _by_vectors(call):
-        return *files, "flat_vectors", *(f"{role}={role}_four_{way}" for role, way in zip(ROLES, ways, strict=False))
-    singles = ("same" if way == "same" else "run" for way in ways)
-    return *files, "flat", *(f"{role}={role}_{way}" for role, way in zip(ROLES, singles, strict=False))
+    ways = zip(ROLES, _ways(call), strict=False)
+    return *files, "flat_vectors", *(f"{role}={role}_four_{way}" for role, way in ways)
 
 
 def _fields(call: Call, names: Sequence[str]) -> Params:
@@ -77,8 +75,7 @@ def kernel(
 
     Args:
         name: of the operator.
-        files: WGSL that defines `computed(index)`, `computed_four(index of a vector)` and, for several operands,
-            `compute(coordinates)`.
+        files: WGSL that defines `computed_four(index of a vector)` and `compute(coordinates)`.
         operands: names of its operands.
         params: uniform fields.
         integers: WGSL files, one with a main, for int32 operands; empty where int32 needs none of its own.

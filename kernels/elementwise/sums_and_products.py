@@ -21,7 +21,6 @@ from q8ta_wgpu.kernels.elementwise import chain
 from q8ta_wgpu.kernels.elementwise.binary_packed import (
     INT8_PAIR,
     INTEGER_PAIR,
-    line_kernel,
     packed_kernels,
     pair_fields,
 )
@@ -160,8 +159,6 @@ def _int16_sum_params(call: Call) -> Params:
     }
 
 
-_words, _elements = packed_kernels("q8ta_add", params=_int8_sum_params)
-
 q8ta_add = Op(
     name="q8ta_add",
     operands=INT8_PAIR,
@@ -174,7 +171,7 @@ q8ta_add = Op(
         "b_multiplier": Attr("int", low=-arithmetic.INT32_MAX, high=arithmetic.INT32_MAX),
         "shift": Attr("int", low=arithmetic.SMALLEST_SHIFT, high=30),
     },
-    kernels=(_words, line_kernel("q8ta_add", _int8_sum_params), _elements),
+    kernels=packed_kernels("q8ta_add", params=_int8_sum_params),
 )
 
 _FACTOR = Attr("float", low=-3.4e38, high=3.4e38)

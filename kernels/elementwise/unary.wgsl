@@ -198,7 +198,7 @@ fn erfc_of(x: f32) -> f32 {
 
 fn truth(holds: bool) -> f32 { return select(0.0, 1.0, holds); }
 
-fn computed(word: u32) -> f32 { return function_of(x[word]); }
+fn compute(p: vec4<u32>) -> f32 { return function_of(x_at(p)); }
 
 fn computed_four(at: u32) -> vec4<f32> {
   let v = x[at];

@@ -7,17 +7,15 @@ An update of a state is lowered to `update_rows`, which writes only the rows, in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from q8ta_wgpu.errors import GraphError
 from q8ta_wgpu.ir.graph import RANGES, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Moves
-from q8ta_wgpu.ir.kernel import ANY, FLOAT, ONLY_4W, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout, Shape, canonical, word_count
+from q8ta_wgpu.ir.kernel import ANY, FLOAT, ONLY_4W, Kernel, LayoutSet, Params
+from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.ir.op import MOVED, Attr, Case, Op, Operand, extent
-from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX, from_end
 
 _SCHEMA = {"dim": Attr("int", low=0, high=3), "from_end": Attr("bool")}
@@ -29,9 +27,6 @@ _THREADS = 64
 OF_WORDS = ("update_rows", "row_coord=coord_4W")
 _OF_ELEMENTS = ("update_rows", "row_coord=coord_WIDTH_PACKED", "Word=Element")
 """WGSL that writes rows of int8 or int16 words, and rows of other elements."""
-
-_W = 3
-"""The canonical axis along which the layout of states packs four elements into a word."""
 
 
 def _check(x: Shape, rows: TensorType, indices: Shape, dim: int) -> None:
@@ -55,6 +50,8 @@ def infer_rows(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]
     """The shape rule of operators that write rows into a state. The result has the shape of the state. `types` are
     those of rows and indices. Raises GraphError where they do not fit."""
     rows, dim = types[0].shape, attrs["dim"]
+    if in_words(types[0], dim):
+        raise GraphError(f"rows along dimension {dim} of {types[0]} are no whole words, and cannot be written in place")
     shape = (*rows[:dim], attrs["extent"], *rows[dim + 1 :])
     _check(shape, types[0], types[1].shape, dim)
     return shape, types[0].dtype
@@ -108,24 +105,24 @@ def index_params(call: Call) -> Params:
 
 
 def _items(call: Call) -> int:
-    """The number of words of the rows; where a word has elements of several rows, the number of lines along W."""
+    """The number of words of the rows, or of elements of float32 and int32."""
     rows = call.inputs[0]
-    if rows.dtype in RANGES and _axis(call) == _W:
-        return int(np.prod(canonical(rows.shape)[:_W]))
     return word_count(rows.shape, Layout.PACKED_INT8_4W if rows.dtype in RANGES else Layout.TENSOR_WIDTH_PACKED)
 
 
-def _rows_kernel(name: str, source: tuple[str, ...], layouts: Any, supports: Any) -> Kernel:
-    def takes(call: Call, target: Target) -> bool:
-        return bool(supports(call.output.dtype in RANGES, _axis(call) == _W))
+def in_words(t: TensorType, dim: int) -> bool:
+    """Whether words of a state have elements of several rows along a dimension, so that rows are not whole words."""
+    return t.dtype in RANGES and dim == len(t.shape) - 1
 
+
+def _rows_kernel(name: str, source: tuple[str, ...], layouts: LayoutSet, packed: bool) -> Kernel:
     return Kernel(
         name,
         source,
         (layouts, FLOAT),
         layouts,
-        supports=takes,
-        turns=lambda call: row_turns(call) * (_count(call) + 2 if "update_lanes" in source else 1),
+        supports=lambda call, target: (call.output.dtype in RANGES) == packed,
+        turns=row_turns,
         params=lambda call: {**index_params(call), "items": np.uint32(_items(call))},
         threads=lambda call, layout: (_items(call), 1, 1),
     )
@@ -156,9 +153,8 @@ OPS = (
         reference=_reference_rows,
         schema=ROWS_SCHEMA,
         kernels=(
-            _rows_kernel("update_rows", OF_WORDS, ONLY_4W, lambda packed, lanes: packed and not lanes),
-            _rows_kernel("update_rows.lanes", ("update_lanes",), ONLY_4W, lambda packed, lanes: packed and lanes),
-            _rows_kernel("update_rows.float", _OF_ELEMENTS, FLOAT, lambda packed, lanes: not packed),
+            _rows_kernel("update_rows", OF_WORDS, ONLY_4W, True),
+            _rows_kernel("update_rows.float", _OF_ELEMENTS, FLOAT, False),
         ),
         int8=Moves(),
         work=lambda call: _items(call) * call.inputs[-1].numel,

@@ -86,8 +86,6 @@ def _rows(call: Call) -> Call:
 
 def _infer_update(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
     rows, indices = replace(types[0], shape=_infer_int8(types[:3], attrs)[0]), types[3]
-    if attrs["dim"] == len(rows.shape) - 1:
-        raise GraphError(f"rotated rows cannot be written along the last dimension, found dimension {attrs['dim']}")
     return update.infer_rows((rows, indices), attrs)[0], INT16X4
 
 

@@ -85,7 +85,7 @@ def test_a_row_without_a_function_is_told() -> None:
     op = OPS["sign"]
     t = TensorType((8,), FLOAT32)
     call, layouts = Call("sign", {}, (t,), t), (Layout.DEFAULT,)
-    changed = replace(op.kernels[0], source=("unary", "flat", "at_number=forgotten_of"))
+    changed = replace(op.kernels[0], source=("unary", "flat_vectors", "at_number=forgotten_of"))
     with pytest.raises(LinkError, match=r"kernel sign: unary.wgsl:\d+ uses forgotten_of, which no file defines"):
         link.link(changed, op, call, layouts, layouts[0], link.fields(changed, op, call, 8))
     assert not [stem for stem, text in files().items() if re.search(r"\bswitch\b", text)]

@@ -76,10 +76,12 @@ def test_states_that_take_each_others_place(device: Device) -> None:
 
 @pytest.mark.parametrize("dtype", [FLOAT32, INT8X4, INT16X4])
 def test_rows_are_written_where_a_state_lies(dtype: str, device: Device) -> None:
-    """Negative places count from the end, the last of equal ones counts, and outside nothing is written."""
+    """Negative places count from the end, the last of equal ones counts, and outside nothing is written. Integers along
+    the last dimension are copied with the state: a word has several of them."""
     model = written(dtype)
     ours, exact = Session(model, device), Session(model, "reference")
-    assert {d.kernel.partition(".")[0] for d in ours.program.dispatches} == {"update_rows"}
+    copied = () if dtype == FLOAT32 else ("update", "store")
+    assert {d.kernel.partition(".")[0] for d in ours.program.dispatches} == {"update_rows", *copied}
     generator = np.random.default_rng(5)
     places = (
         *([0, 1, 6, -1, 4, 4], [3, 7, -8, 10, np.nan, -4], [5, 1, 2, 3, 4, 5], [2, 2, 2, 2, 2, 2]),
