@@ -25,7 +25,6 @@ from q8ta_wgpu.ir.graph import (
 )
 from q8ta_wgpu.ir.int8 import Recurrent, WeightedSum
 from q8ta_wgpu.ir.op import Case, Op
-from q8ta_wgpu.kernels.norm.q8ta_softmax import powers
 from q8ta_wgpu.model.verify import infer
 from q8ta_wgpu.program import known_results
 
@@ -177,7 +176,9 @@ def _masked(dim: int) -> Graph:
     graph = Graph(["x", "chosen"])
     graph.types["x"] = TensorType(shape, INT8X4, _Q)
     graph.types["chosen"] = TensorType(shape, INT8X4, BOOL)
-    inputs = ["x", graph.add_constant("powers", powers(_Q.scale)), "chosen"]
+    steps = np.arange(256) * _Q.scale
+    powers = np.rint(np.stack((np.exp(-256 * steps) * 2.0**31, np.exp(-steps) * (2.0**32 - 1)))).astype(np.uint32)
+    inputs = ["x", graph.add_constant("powers", powers.view(np.int32)), "chosen"]
     attrs = {"dim": dim, "even": True, "inverse": 256.0, "lo": -128, "hi": 127}
     graph.outputs.append(_appended(graph, "q8ta_softmax", inputs, attrs, QParams(1 / 256, -128)))
     return graph
