@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchao.quantization.pt2e import HistogramObserver
 
 import q8ta_wgpu as q8
+from q8ta_wgpu.frontend.pt2e.observers import RangeObserver
 from q8ta_wgpu.passes.plan.storage import INT16
 from q8ta_wgpu.quantization import ranges
 from q8ta_wgpu.quantization.ranges import OF_ZEROS, Range
@@ -43,26 +44,12 @@ VALUES: dict[str, Callable[[torch.Generator], Tensor]] = {
 }
 
 
-class RangeObserver:
-    """The range of an activation, as an observer of torchao's would find it."""
-
-    def __init__(self, **_: Any) -> None:
-        self.met = Range("int8")
-
-    def __call__(self, x: Tensor) -> None:
-        self.met.meet(x.numpy())
-
-    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        q = self.met.stored("int8")
-        return torch.tensor([q.scale]), torch.tensor([q.zero])
-
-
 def qparams(observer: Any) -> tuple[Tensor, Tensor]:
     scale, zero = observer.calculate_qparams()
     return scale, zero
 
 
-def error(observer: Any, x: Tensor) -> float:
+def error(observer: HistogramObserver, x: Tensor) -> float:
     """The squared error of fake quantization after calibration with two batches."""
     observer(x)
     observer(x * 0.8)

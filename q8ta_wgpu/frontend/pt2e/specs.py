@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from q8ta_wgpu.frontend.pt2e.observers import PerChannelWeightObserver, RangeObserver
 from q8ta_wgpu.frontend.pt2e.torchao import (
     FakeQuantize,
     FixedQParamsQuantizationSpec,
     FusedMovingAvgObsFakeQuantize,
-    MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
     QuantizationSpec,
 )
 from q8ta_wgpu.ir.graph import SMALLEST_SCALE, QParams
@@ -26,12 +25,12 @@ _EPS_IN_TRAINING = 2.0**-100
 
 
 def activation(qat: bool, storage: Storage) -> QuantizationSpec:
-    """How a storage is rounded: over all that is met, or in training with `qat` over a moving average."""
+    """How a storage is rounded. Its range is found by an observer, or in training with `qat` by a moving average."""
     kind = torch.per_tensor_symmetric if storage in (INT16, SLICE) else torch.per_tensor_affine
     options = {**(_INT16 if storage == INT16 else _INT8), "qscheme": kind}
-    if isinstance(storage, QParams):  # no data changes it
+    if qat and isinstance(storage, QParams):  # no data changes it
         return FixedQParamsQuantizationSpec(scale=storage.scale, zero_point=storage.zero, **options)
-    observer = MinMaxObserver.with_args(eps=SMALLEST_SCALE)
+    observer = RangeObserver.with_args(storage=storage, eps=SMALLEST_SCALE)
     if qat:
         average = {"observer": MovingAverageMinMaxObserver, "averaging_constant": 0.05, "eps": _EPS_IN_TRAINING}
         observer = FusedMovingAvgObsFakeQuantize.with_args(**average)
@@ -40,7 +39,7 @@ def activation(qat: bool, storage: Storage) -> QuantizationSpec:
 
 def weight(qat: bool, channels: int) -> QuantizationSpec:
     """int8 with a scale for each output channel. `channels` is their dimension."""
-    observer = PerChannelMinMaxObserver.with_args(eps=SMALLEST_SCALE)
+    observer = PerChannelWeightObserver.with_args(eps=SMALLEST_SCALE)
     if qat:
         # FusedMovingAvgObsFakeQuantize takes axis 0 alone; torchao drops the axis unless a name begins with PerChannel.
         fake = FakeQuantize if channels else FusedMovingAvgObsFakeQuantize

@@ -35,11 +35,11 @@ with quietly():
     from torchao.quantization.pt2e import (
         FakeQuantize,
         FusedMovingAvgObsFakeQuantize,
-        MinMaxObserver,
         MovingAverageMinMaxObserver,
         MovingAveragePerChannelMinMaxObserver,
         PerChannelMinMaxObserver,
     )
+    from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import (
         FixedQParamsQuantizationSpec,
@@ -57,7 +57,6 @@ __all__ = [
     "FakeQuantize",
     "FixedQParamsQuantizationSpec",
     "FusedMovingAvgObsFakeQuantize",
-    "MinMaxObserver",
     "MovingAverageMinMaxObserver",
     "MovingAveragePerChannelMinMaxObserver",
     "PerChannelMinMaxObserver",
@@ -65,6 +64,7 @@ __all__ = [
     "QuantizationSpec",
     "Quantizer",
     "SharedQuantizationSpec",
+    "UniformQuantizationObserverBase",
     "convert_pt2e",
     "prepare_pt2e",
 ]
