@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from q8ta_wgpu.ir.graph import Graph
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.passes.convolve_transposed import convolve_transposed
 from q8ta_wgpu.passes.fold_moves import fold_moves
 from q8ta_wgpu.passes.fold_producers import fold_expansions, fold_image, fold_stages
 from q8ta_wgpu.passes.give_rows import give_rows
@@ -32,6 +33,8 @@ LOWERING: tuple[Callable[[Graph, Target], None], ...] = (
     fold_expansions,
     # Convolutions copy windows for a 1x1 convolution where ExecuTorch's rule says so and nothing was measured.
     use_im2col,
+    # A float32 transposed convolution is a convolution of all its phases on software adapters.
+    convolve_transposed,
     # The states of a recurrent layer and its last one are made by one dispatch.
     join_states,
     # Linears of one row that read the same value become one, before attention looks where its operands lie.
