@@ -25,6 +25,7 @@ from bench.suite.data import Array
 from bench.suite.tasks import TASKS, inputs, trained
 from q8ta_wgpu.quantization.rules import left_out
 from testbed.noise import worst_noise
+from testbed.pt2e import by_torchao
 from testbed.yardstick import yardstick
 
 CALIBRATION = 2
@@ -67,22 +68,21 @@ Runner = Callable[[nn.Module, Sequence[Inputs]], Callable[..., Any]]
 """(module, calibration batches) → a callable that computes like the module, but quantized."""
 
 
-def by(quantizer: Callable[[], Any]) -> Runner:
-    """Quantizes by a quantizer, and runs the integers on the numpy reference."""
+def by(quantized: Callable[[nn.Module, Sequence[Inputs]], torch.export.ExportedProgram]) -> Runner:
+    """Runs the integers of a quantized program on the numpy reference."""
 
     def run(module: nn.Module, batches: Sequence[Inputs]) -> Callable[..., Any]:
-        model = q8.compile(q8.quantize(module, batches[0], batches, quantizer(), progress=False))
-        session = q8.Session(model, "reference")
+        session = q8.Session(q8.compile(quantized(module, batches)), "reference")
         return lambda *arguments: session(*(x.numpy() for x in arguments))
 
     return run
 
 
 QUANTIZERS: Mapping[str, Runner] = {
-    "XNNPACK": by(xnnpack),
-    "X86Inductor": by(x86),
+    "XNNPACK": by(lambda module, batches: by_torchao(module, batches, xnnpack())),
+    "X86Inductor": by(lambda module, batches: by_torchao(module, batches, x86())),
     "yardstick": yardstick,
-    "ours": by(q8.Quantizer),
+    "ours": by(lambda module, batches: q8.quantize(module, batches[0], batches, progress=False)),
 }
 
 

@@ -78,22 +78,15 @@ def _without_grad(module: Any) -> Run:
     return run
 
 
-def _pt2e(module: nn.Module, x: Tensor, quantizer: Any) -> Any:
-    import torch
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-
-    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(), quantizer)
-    prepared(x)
-    return torch.export.export(convert_pt2e(prepared), (x,))
-
-
 def _make_inductor(module: nn.Module, x: Tensor, folder: Path) -> None:
     import torch
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
+    from testbed.pt2e import by_torchao
+
     quantizer = x86.X86InductorQuantizer()
     quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-    torch.export.save(_pt2e(module, x, quantizer), folder / "inductor.pt2")
+    torch.export.save(by_torchao(module, [(x,)], quantizer), folder / "inductor.pt2")
 
 
 def _load_inductor(folder: Path, threads: int) -> Run:
@@ -204,8 +197,10 @@ def _make_executorch(module: nn.Module, x: Tensor, folder: Path) -> None:
     from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
     from executorch.exir import to_edge_transform_and_lower
 
+    from testbed.pt2e import by_torchao
+
     config = xnnpack.get_symmetric_quantization_config(is_per_channel=True)
-    exported = _pt2e(module, x, xnnpack.XNNPACKQuantizer().set_global(config))
+    exported = by_torchao(module, [(x,)], xnnpack.XNNPACKQuantizer().set_global(config))
     lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     (folder / "net.pte").write_bytes(lowered.to_executorch().buffer)
 

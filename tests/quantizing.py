@@ -19,6 +19,7 @@ from testbed import sample
 from testbed.blocks import conv as conv
 from testbed.blocks import data as data
 from testbed.harness import flat, parts
+from testbed.pt2e import by_torchao
 from tests import simulation
 
 INT8 = Quantizer(precision="int8")
@@ -55,11 +56,15 @@ def check(
 def check_on_host(
     module: nn.Module, inputs: Sequence[Tensor], quantizer: Quantizer = INT8, islands: int = 0
 ) -> q8.Model:
-    """Quantizes and compiles; the reference is within a step of torch; returns the model."""
+    """Quantizes and compiles; the reference is within a step of torch; returns the model. A class that inherits from
+    ours annotates for torchao."""
     torch.manual_seed(0)
     module.eval()
     batches = [tuple(t * factor for t in inputs) for factor in (1.0, 0.7)]
-    program = q8.quantize(module, tuple(inputs), calibration=batches, quantizer=quantizer, progress=False)
+    if type(quantizer) is Quantizer:
+        program = q8.quantize(module, tuple(inputs), calibration=batches, quantizer=quantizer, progress=False)
+    else:
+        program = by_torchao(module, batches, quantizer)
     model = q8.compile(program)
     for c in simulation.compare(program, model, arrays_of(model, inputs)):
         assert c.holds, c

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import q8ta_wgpu as q8
 from bench import accuracy as bench_accuracy
-from bench.accuracy import by, exact, outputs, signal_to_noise, standard_error, xnnpack
+from bench.accuracy import QUANTIZERS, exact, outputs, signal_to_noise, standard_error
 from bench.options import Options
 from bench.suite.tasks import TASKS, accuracy, inputs
 from testbed.yardstick import affine, symmetric, yardstick
@@ -25,7 +24,7 @@ def test_superresolution_with_tanh() -> None:
     name, count = "superresolution", 6
     task, (_, truth) = TASKS[name], inputs(name, True, count)
     wanted = exact(name, count)
-    ours, theirs = (outputs(name, by(quantizer), 0, count) for quantizer in (q8.Quantizer, xnnpack))
+    ours, theirs = (outputs(name, QUANTIZERS[each], 0, count) for each in ("ours", "XNNPACK"))
     assert task.measure is not None
     assert task.measure(ours, truth) >= task.measure(wanted, truth) - task.slack
     assert signal_to_noise(ours, wanted) >= signal_to_noise(theirs, wanted)

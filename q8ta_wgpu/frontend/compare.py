@@ -196,8 +196,7 @@ def _float_values(module: torch.nn.Module, exported: ExportedProgram, calls: Seq
         raise InputError(_ANOTHER)
     graph = source.folded(program)
     fold_norms(graph)
-    if noted(exported.graph_module, ASKED):  # other quantizers do not expand attention
-        Quantizer(skip=noted(exported.graph_module, SKIPPED, ())).transform_for_annotation(graph)
+    Quantizer(skip=noted(exported.graph_module, SKIPPED, ())).transform_for_annotation(graph)
     reads = {buffer: name for name, buffer in signature.inputs_to_buffers.items()}
     inputs = [*signature.user_inputs, *(reads[name] for name in names)]
     same = dict(zip(inputs, graph.graph.find_nodes(op="placeholder"), strict=True))

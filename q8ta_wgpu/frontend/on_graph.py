@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import InitVar, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -32,24 +32,20 @@ class OnGraph:
     """A float graph on its way to int8.
 
     Args:
-        graph: the float graph, which is changed.
+        module: the float graph, as the quantizer transforms it. It is quantized in the end.
         own: the quantizer.
         buffers: what the states of the module begin with, by name.
-        edit: makes of the graph what is read.
 
     Attributes:
-        module: the graph, edited, and quantized in the end.
         precision: the choice of widths, once it was made.
     """
 
-    graph: InitVar[GraphModule]
+    module: GraphModule
     own: Quantizer
     buffers: Mapping[str, Tensor]
-    edit: InitVar[Callable[[GraphModule], GraphModule]]
     precision: Precision = field(default_factory=Precision)
 
-    def __post_init__(self, graph: GraphModule, edit: Callable[[GraphModule], GraphModule]) -> None:
-        self.module = edit(graph)
+    def __post_init__(self) -> None:
         self.own.keep_skipped(self.module)
         keep_sums(self.module)
         self.program = float_program(self.module)
@@ -75,7 +71,7 @@ class OnGraph:
         """
         runner, count, zeros = TorchRunner(self.program, self.module), 0, True
         wanted = [name for name in self.calibration.wanted if name in self.program.names]
-        watched = {self._node(name): self._node(name) for name in wanted}
+        watched = set(map(self._node, wanted))
         for index, item in self._in_order(items, runner):
             update(count)
             zeros = zeros and not any(x.any() for x in item)

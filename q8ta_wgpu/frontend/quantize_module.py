@@ -1,15 +1,14 @@
-"""quantize: a float module to an int8 program, with PT2E."""
+"""quantize: a float module to an int8 program."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch.export import ExportedProgram
@@ -43,10 +42,6 @@ from q8ta_wgpu.onnx_import.quantize_onnx import OPTIONS
 from q8ta_wgpu.onnx_import.quantize_onnx import quantize as quantize_file
 from q8ta_wgpu.progress import bar
 
-if TYPE_CHECKING:
-    from q8ta_wgpu.frontend.foreign import Foreign
-    from q8ta_wgpu.frontend.pt2e.torchao import Quantizer as TorchaoQuantizer
-
 _STEPS = 4
 """Steps of the progress bar besides calibration items: export, fold, find what is stored, convert."""
 
@@ -56,7 +51,7 @@ def quantize(
     module: torch.nn.Module,
     example_inputs: Sequence[torch.Tensor],
     calibration: Iterable[torch.Tensor | Sequence[torch.Tensor]],
-    quantizer: Quantizer | TorchaoQuantizer | None = None,
+    quantizer: Quantizer | None = None,
     progress: bool = True,
     dynamic_batch: bool = False,
     unsupported: str = "error",
@@ -84,14 +79,14 @@ def quantize(
     module: Any,
     example_inputs: Any = None,
     calibration: Iterable[Any] = (),
-    quantizer: Quantizer | TorchaoQuantizer | None = None,
+    quantizer: Quantizer | None = None,
     progress: bool = True,
     dynamic_batch: bool = False,
     unsupported: str = "error",
     dynamic_shapes: Any = None,
     **of_file: Any,
 ) -> ExportedProgram | Model:
-    """Quantizes a float module statically with PT2E. It changes neither the module nor any tensor passed to it.
+    """Quantizes a float module statically. It changes neither the module nor any tensor passed to it.
     `module` may also be a float ONNX file, its path or bytes. It is then quantized to a Model, by
     `q8ta_wgpu.onnx_import.quantize_onnx`.
 
@@ -106,7 +101,8 @@ def quantize(
             of any sizes that `dynamic_shapes` allows. It is iterated once. The
             first 128 items are held in memory (up to half a gigabyte), later ones one at a time. Where results have few
             numbers, the first 32 are held whatever their size.
-        quantizer: ours, or any torchao PT2E quantizer; by default `Quantizer()`.
+        quantizer: by default `Quantizer()`. What torchao's `prepare_pt2e` and `convert_pt2e` make with any PT2E
+            quantizer, `compile` takes.
         dynamic_batch: whether the first dimension of every input is a batch of any size: `dynamic_shapes` that name it.
         progress: whether to show a progress bar, from export to quantized weights, on stderr if that is a terminal.
         unsupported: what to do with operators that `compile` would refuse: 'error', or 'torch', which leaves them as
@@ -166,14 +162,8 @@ class _Asked:
     module: torch.nn.Module
     example: checks.Tensors
     items: Iterable[Any]
-    quantizer: Quantizer | TorchaoQuantizer
+    quantizer: Quantizer
     whole: bool
-
-    @property
-    def own(self) -> Quantizer | None:
-        """The quantizer if it is ours and not for training: what is rounded is then decided on the graph. A class that
-        inherits from it may annotate in its own way."""
-        return self.quantizer if type(self.quantizer) is Quantizer and not self.quantizer.qat else None
 
 
 def _sizes(
@@ -217,9 +207,9 @@ def _quantized(
         held = list[checks.Tensors]()
         follows = _Following(source, asked.quantizer, sizes, held) if sizes is not None else None
         left = _checked(asked, states, follows)
-        held += enough(graph, left) if asked.own is not None and asked.own.fit_weights else ()
+        held += enough(graph, left) if asked.quantizer.fit_weights else ()
         buffers = states.buffers if states else {}
-        way = _way(asked, graph, buffers, functools.partial(_edit, asked.quantizer, follows, held))
+        way = OnGraph(_edited(asked.quantizer, follows, held, graph), asked.quantizer, buffers)
         met, zeros = way.calibrate(
             itertools.chain(taken(held), left), lambda index: update(3 + index, shown, "calibrating")
         )
@@ -266,12 +256,11 @@ def _note(
     follows: _Following | None,
 ) -> None:
     """Notes with a program what the report and `compare` say of it."""
-    own = asked.quantizer if isinstance(asked.quantizer, Quantizer) else None
     notes = {
-        ASKED: own and own.precision,
+        ASKED: asked.quantizer.precision,
         FIXED: fixed,
         PRECISION: said,
-        SKIPPED: list(own.skip) if own else [],
+        SKIPPED: list(asked.quantizer.skip),
         SIZES: follows and follows.sizes.of_program(program).plain,
     }
     for name, found in notes.items():
@@ -279,26 +268,15 @@ def _note(
             note(program.graph_module, name, found)
 
 
-def _way(
-    asked: _Asked, graph: GraphModule, buffers: Mapping[str, torch.Tensor], edit: Callable[[GraphModule], GraphModule]
-) -> OnGraph | Foreign:
-    """A float graph on its way to int8: ours, or that of other quantizers and of training."""
-    if asked.own is not None:
-        return OnGraph(graph, asked.own, buffers, edit)
-    from q8ta_wgpu.frontend.foreign import Foreign
-
-    return Foreign(graph, asked.quantizer, buffers, edit)
-
-
-def _edit(
-    quantizer: Quantizer | TorchaoQuantizer,
+def _edited(
+    quantizer: Quantizer,
     follows: Callable[[GraphModule], None] | None,
     held: Sequence[checks.Tensors],
     graph: GraphModule,
 ) -> GraphModule:
-    """A float graph as a quantizer wants it, annotated with the formulas of sizes, its channels equalized by the inputs
-    that are held."""
-    found: GraphModule = quantizer.transform_for_annotation(graph)
+    """A float graph as the quantizer wants it, annotated with the formulas of sizes, its channels equalized by the
+    inputs that are held."""
+    found = quantizer.transform_for_annotation(graph)
     if follows is not None:
         follows(found)
     if held:
@@ -341,7 +319,7 @@ class _Following:
     def __init__(
         self,
         source: Traceable,
-        quantizer: Quantizer | TorchaoQuantizer,
+        quantizer: Quantizer,
         sizes: Dimensions,
         held: Sequence[checks.Tensors],
     ) -> None:
@@ -360,5 +338,4 @@ class _Following:
     def _traced(self, point: Point) -> GraphModule:
         """The module, as the quantizer transforms it, for inputs of the sizes at a point."""
         traced = self._source.graph(self.sizes.at(self._source.inputs, point))
-        found: GraphModule = self._quantizer.transform_for_annotation(traced)
-        return found
+        return self._quantizer.transform_for_annotation(traced)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -34,48 +31,25 @@ class Mixed(nn.Module):
         return x
 
 
-def callers() -> Iterator[str]:
-    """The files of the functions that are being called."""
-    frame: FrameType | None = inspect.currentframe()
-    while frame is not None:
-        yield frame.f_code.co_filename
-        frame = frame.f_back
-
-
-def work(blocks: int, quantizer: q8.Quantizer, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often graphs are compiled, by whom, for how many torchao has code written, and how often observers are looked
-    for by name."""
+def work(blocks: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often graphs are compiled."""
     counts: Counter[str] = Counter()
-    recompile, lookup = GraphModule.recompile, nn.Module.__getattr__
+    recompile = GraphModule.recompile
 
     def compiles(self: GraphModule) -> Any:
         counts["compiled"] += 1
-        counts["compiled by us"] += "q8ta_wgpu" in sys._getframe(1).f_code.co_filename
-        found = recompile(self)
-        counts["written for torchao"] += "aten" in self.code and any("torchao" in name for name in callers())
-        return found
-
-    def looks(self: nn.Module, name: str) -> Any:
-        counts["looked up"] += name.startswith("activation_post_process_")
-        return lookup(self, name)
+        return recompile(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(GraphModule, "recompile", compiles)
-        patch.setattr(nn.Module, "__getattr__", looks)
         x = data(2, 6, 6)
-        program = q8.quantize(Mixed(blocks).eval(), (x,), [x], quantizer, progress=False)
+        program = q8.quantize(Mixed(blocks).eval(), (x,), [x], progress=False)
     assert sum("quantize_per_tensor" in str(node.target) for node in program.graph.nodes) > 2 * blocks
-    return counts
+    return counts["compiled"]
 
 
-@pytest.mark.parametrize("qat", [False, True])
-def test_work_grows_with_the_network(qat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By our way, and by torchao's."""
-    small, large = (work(blocks, q8.Quantizer(qat=qat), monkeypatch) for blocks in (3, 9))
-    assert small["compiled"] == large["compiled"]
-    assert small["compiled by us"] == qat  # before calibration
-    assert small["written for torchao"] == 0  # it recompiles after each step, and runs nothing
-    assert large["looked up"] <= 4 * small["looked up"]  # by squares 9
+def test_graphs_are_not_compiled_more_often_in_larger_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert work(3, monkeypatch) == work(9, monkeypatch)
 
 
 def threads_while_calibrating(module: nn.Module, *shape: int) -> list[int]:

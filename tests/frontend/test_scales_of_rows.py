@@ -12,8 +12,8 @@ from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import InputError, UnsupportedError
-from q8ta_wgpu.frontend.pt2e.torchao import convert_pt2e, prepare_pt2e
 from q8ta_wgpu.runtime.device import Device
+from testbed.pt2e import by_torchao
 from tests.frontend.test_weights_of_4_bits import Block
 from tests.quantizing import Plain, check, data, ops
 
@@ -103,13 +103,10 @@ def test_what_cannot_be_is_refused() -> None:
         q8.Quantizer(qat=True, activations="dynamic")
 
 
-def _by_x86(module: nn.Module, x: Tensor) -> torch.fx.GraphModule:
+def _by_x86(module: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     """A program of torchao's dynamic quantization, a scale and a zero point for each tensor."""
     quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config(is_dynamic=True))
-    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(), quantizer)
-    prepared(x)
-    converted: torch.fx.GraphModule = convert_pt2e(prepared)
-    return converted
+    return by_torchao(module, [(x,)], quantizer)
 
 
 def test_torchaos_dynamic_programs_have_a_scale_for_each_row(device: Device) -> None:
@@ -122,7 +119,7 @@ def test_torchaos_dynamic_programs_have_a_scale_for_each_row(device: Device) -> 
     assert ops(model) == ["row_scale", "quantize_rows", "q8ta_linear", "tanh", *ops(model)[:3]]
     expected = q8.Session(model, "reference")(x.numpy())
     with torch.no_grad():
-        wanted, theirs = module(x).numpy(), program(x).numpy()
+        wanted, theirs = module(x).numpy(), program.module()(x).numpy()
     assert np.abs(expected - wanted).max() < np.abs(theirs - wanted).max()
     with q8.Session(model, device) as session:
         np.testing.assert_allclose(session(x.numpy()), expected, rtol=1e-3, atol=2e-2)  # what tanh gives is rounded

@@ -22,6 +22,7 @@ from q8ta_wgpu.passes.lower import lower
 from q8ta_wgpu.passes.plan import storage
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.rewriter import Rewriter
+from testbed.pt2e import by_torchao
 from tests import simulation
 from tests.quantizing import INT8, Plain, data
 
@@ -169,7 +170,7 @@ def test_an_attention_reads_parts_of_other_zero_points() -> None:
         qkv=joint(48, offset=1.0),
         out=nn.Linear(16, 5),
     )
-    model = made(module, 2, 8, 16, quantizer=affine)
+    model = q8.compile(by_torchao(module.eval(), [(data(2, 8, 16),)], affine))
     zeros = {
         model.graph.types[name].q for node in model.graph.nodes if node.op == "q8ta_attention" for name in node.inputs
     }

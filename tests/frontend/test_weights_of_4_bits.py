@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import q8ta_wgpu as q8
 from q8ta_wgpu.errors import GraphError, InputError
-from q8ta_wgpu.frontend.pt2e.torchao import prepare_pt2e
 from q8ta_wgpu.ir import bits
 from q8ta_wgpu.ir.arithmetic import STEPS
 from q8ta_wgpu.quantization.four_bits import grouped
 from q8ta_wgpu.runtime.device import Device
+from testbed.pt2e import by_torchao
 from tests.quantizing import Plain, check_on, check_on_host, data, ops
 
 BITS = q8.Quantizer(weights="int4", precision="int8")
@@ -130,10 +130,8 @@ def test_the_factor_of_a_group_is_the_one_with_the_least_error() -> None:
 
 
 def test_torchaos_prepare_has_no_weights_of_4_bits() -> None:
-    """Nor has a class that inherits from ours, since torchao's observers find its ranges."""
-    exported = torch.export.export(_small(), (data(3, 96),)).module()
     with pytest.raises(InputError, match=r"by q8ta_wgpu.quantize alone.*weights=\"int8\""):
-        prepare_pt2e(exported, BITS)
+        by_torchao(_small(), [(data(3, 96),)], BITS)
 
 
 def test_weights_of_more_bits_stay_in_float32() -> None:

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.frontend.calibrate.quantizer import Quantizer
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model import reference
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.runtime.device import Device
 from testbed import epilogue_graphs, op_graphs
+from testbed.pt2e import by_torchao
 from tests.frontend.test_quantizers import x86_quantizer
 from tests.quantizing import data
 
@@ -42,16 +42,21 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-CASES: list[tuple[Callable[[], Any], str]] = [(Quantizer, head) for head in HEADS]
+CASES: list[tuple[Callable[[], Any] | None, str]] = [(None, head) for head in HEADS]
 CASES += [(x86_quantizer, head) for head in HEADS if head != "transposed"]  # which X86Inductor leaves in float
 
 
 @pytest.mark.parametrize(("quantizer", "head"), CASES)
-def test_a_float_head_keeps_the_bias_of_every_channel(quantizer: Callable[[], Any], head: str, vulkan: Device) -> None:
+def test_a_float_head_keeps_the_bias_of_every_channel(
+    quantizer: Callable[[], Any] | None, head: str, vulkan: Device
+) -> None:
     torch.manual_seed(0)
     make, shape = HEADS[head]
     module, x = make(), data(*shape)
-    program = q8.quantize(module, (x,), calibration=[x], quantizer=quantizer(), progress=False)
+    if quantizer is None:
+        program = q8.quantize(module, (x,), [x], progress=False)
+    else:
+        program = by_torchao(module, [(x,)], quantizer())
     model = q8.compile(program)
     assert model.report().exact
     found = q8.Session(model, "reference")(x)

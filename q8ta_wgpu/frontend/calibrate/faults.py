@@ -4,7 +4,7 @@ range."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +24,6 @@ from q8ta_wgpu.quantization.ranges import no_scale
 Buffers = Mapping[str, torch.Tensor]
 """What the states begin with, by the names of the module's buffers."""
 
-Watched = Mapping[Node, Node]
-"""The values that calibration looks at, by the nodes at which it does: the values themselves, or observers of them."""
-
 
 @dataclass(frozen=True)
 class Met:
@@ -36,19 +33,17 @@ class Met:
         value: its node.
         low, high: its smallest and its largest number.
         steps: how many steps cover the range in which it is stored.
-        least: the smallest step.
     """
 
     value: Node
     low: float
     high: float
     steps: int = 255
-    least: float = 0.0
 
 
 @contextmanager
 def finite(
-    graph: GraphModule, watched: Watched, item: tuple[torch.Tensor, ...], index: int, buffers: Buffers
+    graph: GraphModule, watched: Collection[Node], item: tuple[torch.Tensor, ...], index: int, buffers: Buffers
 ) -> Iterator[None]:
     """On an error of a block that looks at the values of an item, raises InputError that names its cause: the first
     value that is NaN or infinite, with the buffer that becomes so, or an operator that cannot run."""
@@ -117,7 +112,7 @@ def lost_values(met: Iterable[Met]) -> str:
         low, high = each.low, each.high
         if not high - low > _LAST_BITS * max(high, -low):
             continue
-        step = max((max(high, 0.0) - min(low, 0.0)) / each.steps, each.least)
+        step = (max(high, 0.0) - min(low, 0.0)) / each.steps
         if high - low < 2 * step:
             lost.append((each.value, f"from {low:.2g} to {high:.2g}, where a step is {step:.2g}"))
     if not lost:
@@ -136,7 +131,7 @@ class _Search(Sized):
     """Runs a graph. `found` is the first watched value that is NaN or infinite, `rows` says in which of its rows,
     `failed` is the operator that cannot run."""
 
-    def __init__(self, graph: GraphModule, watched: Watched) -> None:
+    def __init__(self, graph: GraphModule, watched: Collection[Node]) -> None:
         super().__init__(graph)
         self._watched = watched
         self.found: Node | None = None
@@ -144,13 +139,12 @@ class _Search(Sized):
         self.failed: Node | None = None
 
     def run_node(self, n: Node) -> Any:
-        """The value of a node; for an observer, that of its input."""
+        """The value of a node."""
         self.failed = n
-        observes = n.op == "call_module"
-        value = self.fetch_args_kwargs_from_env(n)[0][0] if observes else super().run_node(n)
+        value = super().run_node(n)
         self.failed = None
         if n in self._watched and self.found is None and not torch.isfinite(value).all():
-            self.found, self.rows = self._watched[n], rows_not_finite(value.detach().float().cpu().numpy())
+            self.found, self.rows = n, rows_not_finite(value.detach().float().cpu().numpy())
         return value
 
 

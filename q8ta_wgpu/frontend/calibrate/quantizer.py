@@ -37,7 +37,7 @@ class Quantizer:
     which have their own, and what is joined only for an output, or to be taken apart again.
 
     torchao's `prepare_pt2e` and `prepare_qat_pt2e` take it as they take a `Quantizer` of their own. `quantize` needs no
-    torchao for it.
+    torchao.
 
     Args:
         qat: fake quantization with moving averages, for `prepare_qat_pt2e`.
@@ -89,8 +89,7 @@ class Quantizer:
         _check_group(group, weights)
         _check_training(qat, precision, weights, activations)
         _check_skip(skip)
-        self.qat, self.fit_weights = qat, fit_weights and not qat
-        self.precision = "int8" if qat else precision
+        self.qat, self.fit_weights, self.precision = qat, fit_weights, precision
         self.dynamic = activations == "dynamic"
         self.streams = residual == "int16"
         self.skip = tuple(skip)
@@ -172,14 +171,18 @@ def _check_skip(skip: Any) -> None:
 
 
 def check_quantizer(quantizer: Any) -> None:
-    """Raises InputError unless a quantizer is None, ours or one of torchao's for PT2E."""
-    if (
-        quantizer is not None
-        and not isinstance(quantizer, Quantizer)
-        and not isinstance(quantizer, _class_of_torchao())
-    ):
+    """Raises InputError unless a quantizer is None or ours, and not for training."""
+    if quantizer is not None and type(quantizer) is not Quantizer:
         found = f"the class {quantizer.__name__}" if isinstance(quantizer, type) else shown(quantizer)
-        raise InputError(f"quantizer must be a PT2E quantizer of torchao, found {found}: write q8ta_wgpu.Quantizer()")
+        raise InputError(
+            f"quantizer must be a q8ta_wgpu.Quantizer, found {found}: write q8ta_wgpu.Quantizer(), or give compile the "
+            "program that torchao's prepare_pt2e and convert_pt2e make with another quantizer"
+        )
+    if quantizer is not None and quantizer.qat:
+        raise InputError(
+            "Quantizer(qat=True) is for training: torchao's prepare_qat_pt2e takes it, and compile what convert_pt2e "
+            "makes. Give quantize q8ta_wgpu.Quantizer()"
+        )
 
 
 def _class_of_torchao() -> type:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 T = TypeVar("T")
 
@@ -37,24 +36,6 @@ def computing(device: torch.device | None = None) -> Iterator[None]:
         if torch.get_default_device() != device:  # a mode, which makes every call slower
             stack.enter_context(device)
         yield
-
-
-class OwnNumbers(TorchFunctionMode):
-    """Draws random numbers that a library asks for in this thread from a generator of their own. torchao draws the
-    examples with which it traces patterns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._generator = torch.Generator()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """The result of a call."""
-        given = dict(kwargs or {})
-        if func in (torch.randn, torch.rand):
-            given.setdefault("generator", self._generator)
-        return func(*args, **given)
 
 
 class _Quiet(threading.local):

@@ -35,16 +35,6 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         q = self.met.stored(self.storage)
         return torch.tensor([q.scale]), torch.tensor([q.zero], dtype=torch.int32)
 
-    @property
-    def min_val(self) -> Tensor:
-        """The smallest value that was met."""
-        return torch.tensor(self.met.low)
-
-    @property
-    def max_val(self) -> Tensor:
-        """The largest value that was met."""
-        return torch.tensor(self.met.high)
-
 
 class PerChannelWeightObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
     """The scales of a weight. The name must begin with PerChannel, or torchao drops the axis."""

@@ -1,6 +1,6 @@
 """The names of torchao's PT2E that are used, imported without torchao's own messages: about kernels that were built for
-another torch or for CUDA, and about how it registers classes. `quantize` imports this for other quantizers and for
-training alone: it takes a second and a half.
+another torch or for CUDA, and about how it registers classes. Only torchao's own functions need it: importing takes a
+second and a half.
 
 PyTorch for CUDA brings triton, which torchao imports. If adapters were listed before, Mesa's OpenGL has loaded its LLVM
 so that every later library finds it first. triton, which has another LLVM inside, would then end the process.
@@ -40,7 +40,6 @@ with quietly():
         PerChannelMinMaxObserver,
     )
     from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import (
         FixedQParamsQuantizationSpec,
         QuantizationAnnotation,
@@ -65,6 +64,4 @@ __all__ = [
     "Quantizer",
     "SharedQuantizationSpec",
     "UniformQuantizationObserverBase",
-    "convert_pt2e",
-    "prepare_pt2e",
 ]
