@@ -6,8 +6,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from q8ta_wgpu.runtime.executor import Executor, Words
 from q8ta_wgpu.runtime.recording import Step, record_pass
 from q8ta_wgpu.runtime.timestamps import runs_within, timestamps
 
-_AT_ONCE = 5e3
+AT_ONCE = 5e3
 """Microseconds of the runs that are submitted at a time while clocks rise. The next ones are recorded meanwhile."""
 
 WINDOW, AGREEING, LONGEST = 0.4, 0.02, 6.0
@@ -82,7 +81,7 @@ class Stopwatch:
         settling = Settling()
         if self._executor.device.software or not steps or first >= 1e6 * WINDOW:
             settling.settled = settling.done = True
-        runs = runs_within(_AT_ONCE, first)
+        runs = runs_within(AT_ONCE, first)
 
         def passes() -> Iterator[Sequence[Sequence[Step]]]:
             while not settling.done:
@@ -96,21 +95,6 @@ class Stopwatch:
                 settling.add(found[-1] / runs)
         return settling.settled, np.array(found[len(found) - repeats :])
 
-    def load(self, inputs: Sequence[Words], seconds: float, only: int | None = None) -> float:
-        """Runs all dispatches, or the one at index `only`, without a pause for some seconds. Returns the median
-        microseconds of a run. On a software adapter it does nothing."""
-        if self._executor.device.software or not self._executor.steps:
-            return 0.0
-        runs = runs_within(_AT_ONCE, self.time_runs(inputs, 1, only=only)[-1])
-        steps = self._executor.steps if only is None else [self._executor.steps[only]]
-        end, found = time.perf_counter() + seconds, list[float]()
-        with closing(self._passes(inputs, itertools.repeat([steps * runs]))) as passes:
-            for (microseconds,) in passes:
-                found.append(float(microseconds) / runs)
-                if time.perf_counter() >= end:
-                    break
-        return float(np.median(found))
-
     def _timed(self, inputs: Sequence[Words], repeats: int, passes: Sequence[Sequence[Step]]) -> NDArray[np.float64]:
         """Microseconds of compute passes, shape (repeats, passes)."""
         found = self._passes(inputs, itertools.repeat(passes, repeats)) if passes else iter(())
@@ -118,7 +102,7 @@ class Stopwatch:
 
     def _passes(
         self, inputs: Sequence[Words], submissions: Iterable[Sequence[Sequence[Step]]]
-    ) -> Generator[NDArray[np.float64]]:
+    ) -> Iterator[NDArray[np.float64]]:
         """Submits compute passes, each time before the last ones have ended. Yields their microseconds. The first ones
         are submitted twice, and timed the second time: they wait for the upload, which Dawn's timestamps include."""
         device, waiting = self._executor.device, deque[Callable[[], NDArray[np.float64]]]()

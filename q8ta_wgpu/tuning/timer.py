@@ -6,6 +6,7 @@ work on the device slows all of them alike.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from q8ta_wgpu.program.build import build
 from q8ta_wgpu.program.program import Program
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.runtime.executor import Executor
-from q8ta_wgpu.runtime.stopwatch import Stopwatch
+from q8ta_wgpu.runtime.stopwatch import AT_ONCE, Stopwatch
 from q8ta_wgpu.runtime.timestamps import SPIN_UP, runs_within
 
 HOPELESS = 3.0
@@ -111,8 +112,14 @@ class Timer:
     def _warm(self, watch: Stopwatch) -> None:
         """Runs the first dispatch until a GPU's clocks have risen, without waiting for clocks that rise slowly: all
         candidates are timed at the same ones."""
-        watch.load([], WARM_UP if self._spun else SPIN_UP, only=0)
+        seconds = WARM_UP if self._spun else SPIN_UP
         self._spun = True
+        if self.device.software:
+            return
+        runs = runs_within(AT_ONCE, watch.time_runs([], 1, only=0)[0])
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            watch.time_runs([], 1, runs, only=0)
 
 
 def _sane(microseconds: Any) -> float:
