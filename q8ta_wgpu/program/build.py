@@ -80,7 +80,6 @@ class _Builder:
         )
         self.slot, self.slots = memory.assign_slots({name: life for name, life in lives.items() if name not in written})
         self.slot |= {name: self.slot[read] for name, read in written.items()}
-        self.values = tuple(size for name, size in sizes.items() if name not in written)
         self.slot |= {name: self.slot[root(name)] for name in self.plan.aliases}
         for name, size in sizes.items():
             self._check(f"value {name}", size)
@@ -202,7 +201,6 @@ class _Builder:
             constants=tuple(self.constants),
             uniforms=bytes(self.uniforms),
             dispatches=tuple(self.dispatches),
-            values=self.values,
         )
 
 

@@ -75,7 +75,6 @@ class Program:
         dispatches: in execution order.
         inputs, outputs: ports in order.
         states: port and initial words of each state. It has a slot of its own, which is kept from run to run.
-        values: bytes of each tensor in a slot. Several share a slot, one after the other.
         notes: features of the device that are not used, and why.
     """
 
@@ -87,7 +86,6 @@ class Program:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     states: tuple[tuple[Port, NDArray[Any]], ...] = ()
-    values: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

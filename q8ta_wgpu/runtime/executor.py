@@ -188,7 +188,6 @@ class Executor:
             constants=sum(int(c.nbytes) for c in program.constants),
             uniforms=max(len(program.uniforms), 16),
             staging=self._runs.bytes,
-            values=program.values,
         )
 
     @contextlib.contextmanager

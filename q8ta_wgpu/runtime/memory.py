@@ -15,7 +15,6 @@ class Memory:
         uniforms: parameters of the dispatches.
         staging: buffers that large inputs are written to and outputs are read from, one of each for each run in flight,
             at their maximum so far.
-        values: size of each activation.
 
     Not counted: the driver's own memory and pipelines.
     """
@@ -24,24 +23,16 @@ class Memory:
     constants: int
     uniforms: int
     staging: int
-    values: tuple[int, ...]
 
     @property
     def peak(self) -> int:
         """Bytes held at once."""
         return sum(self.slots) + self.constants + self.uniforms + self.staging
 
-    @property
-    def unshared(self) -> int:
-        """Bytes of the activations if each had a buffer of its own."""
-        return sum(self.values)
-
     def __str__(self) -> str:
         return (
-            f"memory: {_size(self.peak)} at most = slots {_size(sum(self.slots))}, constants {_size(self.constants)}, "
-            f"uniforms {_size(self.uniforms)}, staging {_size(self.staging)}\n"
-            f"slots: {len(self.values)} tensors of {_size(self.unshared)} share {len(self.slots)} slots, "
-            f"used again {len(self.values) - len(self.slots)} times"
+            f"memory: {_size(self.peak)} at most = slots {_size(sum(self.slots))}, constants "
+            f"{_size(self.constants)}, uniforms {_size(self.uniforms)}, staging {_size(self.staging)}"
         )
 
 

@@ -141,8 +141,7 @@ def test_memory(device: Device) -> None:
         outputs = sum(-(-port.size // 16) * 16 for port in program.outputs)
         assert memory.staging == outputs
         assert memory.peak == sum(program.slots) + memory.constants + len(program.uniforms) + outputs
-        assert len(memory.values) == len(program.dispatches) + len(program.inputs) > len(memory.slots)
-        assert memory.unshared > sum(memory.slots)
+        assert len(memory.slots) < len(program.dispatches) + len(program.inputs), "values share slots"
         list(opened.run_many([x] * 5))
         after = opened.memory
         assert after is not None
@@ -150,11 +149,11 @@ def test_memory(device: Device) -> None:
     assert Session(MODEL, "reference").memory is None
 
 
-def test_memory_is_told_in_two_lines() -> None:
-    memory = Memory(slots=(1 << 20, 1 << 19), constants=3 << 20, uniforms=2048, staging=1024, values=(1 << 20,) * 4)
-    assert str(memory) == (
-        "memory: 4.50 MiB at most = slots 1.50 MiB, constants 3.00 MiB, uniforms 2.0 KiB, staging 1.0 KiB\n"
-        "slots: 4 tensors of 4.00 MiB share 2 slots, used again 2 times"
+def test_memory_is_told_in_a_line() -> None:
+    memory = Memory(slots=(1 << 20, 1 << 19), constants=3 << 20, uniforms=2048, staging=1024)
+    assert (
+        str(memory)
+        == "memory: 4.50 MiB at most = slots 1.50 MiB, constants 3.00 MiB, uniforms 2.0 KiB, staging 1.0 KiB"
     )
 
 
