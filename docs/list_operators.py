@@ -13,7 +13,6 @@ from q8ta_wgpu.ir.op import MAX_EXTENT, MAX_WORK, Op
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.verify import MAX_ELEMENTS
 from q8ta_wgpu.onnx_import.onnx_walk import RULES
-from q8ta_wgpu.onnx_import.special import SPECIAL
 
 TARGET = Path(__file__).parent / "operators.md"
 
@@ -83,7 +82,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
 def page() -> str:
     """The text of docs/operators.md."""
     lines = (f"|{'|'.join(row)}|" for row in rows())
-    others = ", ".join(sorted({name.removeprefix("com.microsoft.") for name in {**RULES, **SPECIAL}}))
+    others = ", ".join(sorted({name.removeprefix("com.microsoft.") for name in RULES}))
     text = "\n".join(textwrap.wrap(f"Of ONNX files also: {others}.", 120))
     return f"{HEAD}{chr(10).join(lines)}\n\n{text}\n"
 

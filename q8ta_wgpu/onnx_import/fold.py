@@ -27,7 +27,7 @@ _MOST_NUMBERS = 64
 """Up to so many elements an operand may be a shape, repeats or padding, which says how large the result is."""
 
 _COMPUTED = (
-    "Cast CastLike Concat Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Shape Size Neg Abs Not "
+    "Concat Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Neg Abs Not "
     "Sqrt Reciprocal Exp Log Floor Ceil Round Sign Erf Sin Cos Tanh Sigmoid Relu CumSum ReduceProd ReduceSum "
     "ReduceMax ReduceMin ReduceMean ArgMax ArgMin Trilu IsNaN IsInf DepthToSpace Add Sub Mul Div Mod Pow Min Max "
     "Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Where Clip BitwiseAnd BitwiseOr BitwiseXor BitShift Sum "

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 from onnx import AttributeProto, TensorProto
+from onnx.shape_inference import infer_node_outputs
 
 from q8ta_wgpu.errors import shown
 from q8ta_wgpu.importing.builder import RefusedError
@@ -159,25 +160,16 @@ def is_variadic(schema: onnx.defs.OpSchema) -> bool:
     return bool(options) and options[-1] == onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-def result_dtypes(schema: onnx.defs.OpSchema | None, node: onnx.NodeProto, dtypes: Sequence[int]) -> list[int]:
-    """The dtype of each result; float32 if the schema does not determine it."""
+def result_dtypes(
+    schema: Any, node: onnx.NodeProto, types: Sequence[onnx.TypeProto], opsets: Mapping[str, int]
+) -> list[int]:
+    """The dtype of each result, as ONNX infers it from the types of the inputs; float32 if it does not."""
     if schema is None:
         return [FLOAT] * len(node.output)
-    bound: dict[str, int] = {}
-    for i, dtype in enumerate(dtypes):
-        if dtype and schema.inputs:
-            bound.setdefault(schema.inputs[min(i, len(schema.inputs) - 1)].type_str, dtype)
-    found = []
-    for i in range(len(node.output)):
-        text = schema.outputs[min(i, len(schema.outputs) - 1)].type_str
-        allowed = next((list(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == text), [text])
-        found.append(bound.get(text) or (_dtype_called(allowed[0]) if len(allowed) == 1 else FLOAT))
-    return found
-
-
-def _dtype_called(text: str) -> int:
-    name = text.removeprefix("tensor(").removesuffix(")").upper()
-    return int(TensorProto.DataType.Value(name)) if name in {*TensorProto.DataType.keys()} else FLOAT
+    given = {name: each for name, each in zip(node.input, types, strict=True) if name}
+    versions = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    found = infer_node_outputs(schema, node, given, opset_imports=versions)
+    return [found[name].tensor_type.elem_type or FLOAT if name in found else FLOAT for name in node.output]
 
 
 def alone(node: onnx.NodeProto, opsets: Mapping[str, int], types: Sequence[onnx.TypeProto]) -> onnx.ModelProto:

@@ -19,12 +19,11 @@ from q8ta_wgpu.importing.import_table import ONNX
 from q8ta_wgpu.importing.problems import Problems
 from q8ta_wgpu.ir.graph import DTYPES, FLOAT32, QParams
 from q8ta_wgpu.ir.int8 import Monotonic, Moves
-from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, quantized
+from q8ta_wgpu.onnx_import import four_bits, integer_sums, onnx_nodes, qlinear, quantized, special
 from q8ta_wgpu.onnx_import.fold import COMPUTED, Folder
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder
 from q8ta_wgpu.onnx_import.onnx_nodes import FLOAT, INTEGERS, RESULTS, label
 from q8ta_wgpu.onnx_import.read import Program, constants_of
-from q8ta_wgpu.onnx_import.special import SPECIAL
 from q8ta_wgpu.quantization.float_program import FloatProgram
 
 WAY_OUT = (
@@ -32,8 +31,14 @@ WAY_OUT = (
     "add them (CONTRIBUTING.md)."
 )
 
-RULES = {**quantized.RULES, **integer_sums.RULES, **qlinear.RULES, "com.microsoft.MatMulNBits": four_bits.matmul}
-"""The importer functions of operators on integers, by name."""
+RULES = {
+    **special.RULES,
+    **quantized.RULES,
+    **integer_sums.RULES,
+    **qlinear.RULES,
+    "com.microsoft.MatMulNBits": four_bits.matmul,
+}
+"""The importer functions of operators on integers, and of those that compute nothing, by name."""
 
 DEEPEST = 8
 """Limit of the nesting of operators that are defined as functions of others."""
@@ -148,15 +153,19 @@ class Walk(OnnxBuilder):
         """(value, dtype) of each result of a node."""
         attributes = onnx_nodes.attributes(node)
         name = onnx_nodes.full_name(node)
-        if (special := SPECIAL.get(name)) is not None:
-            return special(self, node, operands, dtypes, attributes)
+        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+            raise RefusedError("loops are not supported: unroll them when the file is made")
         arrays = [None if value is None else self.array(value) for value in operands]
         fixed = all(value is None or array is not None for value, array in zip(operands, arrays, strict=True))
         if operands and fixed and name in COMPUTED:
             folded = self._folder.run(node, arrays, self.opsets)
             return [(self.raw_constant(array), onnx_nodes.dtype_of(array)) for array in folded]
         schema = onnx_nodes.schema_of(node, self.opsets)
-        results = onnx_nodes.result_dtypes(schema, node, dtypes)
+        types = [
+            onnx.TypeProto() if value is None else onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value))
+            for value, dtype in zip(operands, dtypes, strict=True)
+        ]
+        results = onnx_nodes.result_dtypes(schema, node, types, self.opsets)
         if (rule := qlinear.on_integers(name, dtypes, attributes) or RULES.get(name)) is not None:
             args = self._arguments(node, schema, attributes, operands)
             values = rule(self, {**args, "dtypes": [*dtypes, *[0] * 8]})
@@ -175,7 +184,7 @@ class Walk(OnnxBuilder):
             values = self._noted(name, ONNX[name][1](self, args), results)
             if len(values) == len(node.output) or not onnx_nodes.definitions(schema):
                 return list(zip(values, results, strict=False))
-        return self._function(node, schema, operands, dtypes, depth)
+        return self._function(node, schema, operands, dtypes, types, depth)
 
     def _branch(self, node: onnx.NodeProto, scope: Scope, depth: int) -> list[tuple[str, int]]:
         """The results of the branch that an If takes, which must follow from sizes and constants."""
@@ -288,11 +297,10 @@ class Walk(OnnxBuilder):
         schema: onnx.defs.OpSchema | None,
         operands: Sequence[str | None],
         dtypes: Sequence[int],
+        types: Sequence[onnx.TypeProto],
         depth: int,
     ) -> list[tuple[str, int]]:
         """Imports an operator that ONNX defines as a function of others."""
-        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise RefusedError("loops are not supported: unroll them when the file is made")
         if schema is None:
             raise RefusedError("this operator is not known: no operator of this name is in the table")
         versions = onnx_nodes.definitions(schema)
@@ -300,11 +308,7 @@ class Walk(OnnxBuilder):
             raise RefusedError("this operator is not supported")
         outer, at, before = self.opsets, self.source, dict(self.problems.places)
         opsets = {**outer, "": max(outer[""], min(versions))}  # the body may be of a later opset
-        types = [
-            onnx.TypeProto() if value is None else onnx.helper.make_tensor_type_proto(dtype, self.shape_of(value))
-            for value, dtype in zip(operands, dtypes, strict=True)
-        ]
-        kept = [("", name) for name in {*ONNX, *RULES, *SPECIAL, *COMPUTED} - {node.op_type}]
+        kept = [("", name) for name in {*ONNX, *RULES, *COMPUTED} - {node.op_type}]
         whole = onnx_nodes.alone(node, opsets, types)
         onnx_nodes.set_defaults(whole.graph.node[0], schema)
         body = onnx.inliner.inline_selected_functions(whole, kept, exclude=True, inline_schema_functions=True).graph
