@@ -135,15 +135,9 @@ def bits(op: str, of_bools: Import | None) -> Import:
     return rule
 
 
-def bitwise(name: str) -> tuple[tuple[str, str], ...]:
-    """The names and overloads of an aten operator on bits."""
-    return tuple((f"bitwise_{name}", overload) for overload in ("Tensor", "Scalar", "Scalar_Tensor"))
-
-
-def shifts(name: str, short: str) -> tuple[tuple[str, str], ...]:
-    """The names and overloads of an aten shift. `short` is its name in Python."""
-    overloads = tuple((f"bitwise_{name}", overload) for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"))
-    return *overloads, (f"__{short}__", "Tensor"), (f"__{short}__", "Scalar")
+def overloads(name: str) -> tuple[str, ...]:
+    """The overloads of an aten operator on bits, whose operands may be numbers."""
+    return tuple(f"aten.bitwise_{name}.{kind}" for kind in ("Tensor", "Scalar", "Scalar_Tensor", "Tensor_Scalar"))
 
 
 def _onnx_mod(b: Builder, args: Mapping[str, Any]) -> str:
@@ -282,13 +276,13 @@ ATEN: Rules = {
     "eq": {"aten.eq.Tensor": compare("eq")},
     "ne": {"aten.ne.Tensor": compare("ne"), "aten.logical_xor.default": logical("ne")},
     **{
-        op: {f"aten.{name}.{overload}": bits(op, of_bools) for name, overload in overloads}
-        for op, of_bools, overloads in (
-            ("bitwise_and", extreme("minimum"), bitwise("and")),
-            ("bitwise_or", extreme("maximum"), bitwise("or")),
-            ("bitwise_xor", compare("ne"), bitwise("xor")),
-            ("shift_left", None, shifts("left_shift", "lshift")),
-            ("shift_right", None, shifts("right_shift", "rshift")),
+        op: dict.fromkeys((*overloads(name), *names), bits(op, of_bools))
+        for op, of_bools, name, names in (
+            ("bitwise_and", extreme("minimum"), "and", ()),
+            ("bitwise_or", extreme("maximum"), "or", ()),
+            ("bitwise_xor", compare("ne"), "xor", ()),
+            ("shift_left", None, "left_shift", ("aten.__lshift__.Tensor", "aten.__lshift__.Scalar")),
+            ("shift_right", None, "right_shift", ("aten.__rshift__.Tensor", "aten.__rshift__.Scalar")),
         )
     },
     "prelu": {"aten.prelu.default": _import_prelu},

@@ -157,6 +157,11 @@ class Builder:
             hint += "_"
         return self.graph.add_constant(hint, array)
 
+    def weight(self, values: Array, scale: Array, zero: Array, axis: int = 0) -> str:
+        """A dequantized constant of int8 or int16 with a scale and a zero point for each index of a dimension."""
+        arrays = {"weight": values, "scale": scale.astype(np.float32), "zero": zero.astype(np.int32)}
+        return self.emit("dequantize_weight", [self.constant(a, name) for name, a in arrays.items()], {"axis": axis})
+
     def type(self, name: str) -> TensorType:
         """The type of a value."""
         return self.graph.types[self.operand(name)]

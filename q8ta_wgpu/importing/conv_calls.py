@@ -27,12 +27,9 @@ def _onnx_conv(b: Builder, args: Mapping[str, Any]) -> str:
     found = onnx_calls.window(b, args, list(shape[2:]), size[2:])
     pads = found.pop("pads")
     attrs = {**found, "groups": int(args["group"])}
-    if rank == 2 and min(pads) >= 0:
-        bias = bias or b.constant(np.zeros(shape[0], np.float32), "bias")
-        return b.emit("conv2d", (x, weight, bias), {**attrs, "padding": pads})
-    if any(pads) and (rank == 3 or pads[:rank] != pads[rank:] or min(pads) < 0):
+    if min(pads) < 0 or (rank != 2 and pads[:rank] != pads[rank:]):
         x, pads = b.onnx("Pad", (x,), pads=[0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant"), [0] * 2 * rank
-    arguments = {"input": x, "weight": weight, "bias": bias, **attrs, "padding": pads[:rank]}
+    arguments = {"input": x, "weight": weight, "bias": bias, **attrs, "padding": pads if rank == 2 else pads[:rank]}
     return b.aten(f"aten.conv{rank}d.default", arguments)
 
 

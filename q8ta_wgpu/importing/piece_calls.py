@@ -38,14 +38,6 @@ def _import_slice(b: Builder, args: Mapping[str, Any]) -> str:
     return _slice(b, x, dim, start, end, args["step"], _fixed(b, x, dim, end))
 
 
-def _import_narrow(b: Builder, args: Mapping[str, Any]) -> str:
-    x, dim, start = args["self"], args["dim"], args["start"]
-    if start < 0:
-        start += b.type(x).shape[dim]
-    end = start + args["length"]
-    return _slice(b, x, dim, start, end, extent=_fixed(b, x, dim, end))
-
-
 def _select(b: Builder, x: str, dim: int, index: int, extent: int = 0) -> str:
     shape = b.type(x).shape
     dim %= len(shape)
@@ -79,7 +71,6 @@ def _import_split(b: Builder, args: Mapping[str, Any]) -> list[str]:
 
 _SLICES: Mapping[str, Import] = {
     "slice.Tensor": _import_slice,
-    "narrow.default": _import_narrow,
     "select.int": _import_select,
     "unbind.int": _import_unbind,
     "split.Tensor": _import_split,

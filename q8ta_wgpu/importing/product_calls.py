@@ -57,15 +57,12 @@ def _onnx_gemm(b: Builder, args: Mapping[str, Any]) -> str:
     alpha, beta = float(args["alpha"]), float(args["beta"])
     if args["transA"]:
         left = _transpose(b, left)
-    if b.is_constant(right) and not b.is_constant(left) and alpha == beta == 1:
-        outputs = b.type(right).shape[0 if args["transB"] else 1]
-        if term is None or (b.is_constant(term) and b.type(term).shape in ((outputs,), (1, outputs))):
-            bias = (
-                term if term is None or b.type(term).shape == (outputs,) else b.emit("view", (term,), {"shape": (-1,)})
-            )
-            return _emit(b, left, right if args["transB"] else _transpose(b, right), bias)
     if args["transB"]:
         right = _transpose(b, right)
+    outputs = b.type(right).shape[-1]
+    fuses = term is not None and b.is_constant(term) and b.type(term).shape in ((outputs,), (1, outputs))
+    if alpha == beta == 1 and (term is None or fuses):
+        return _product(b, left, right, term and b.aten("aten.view.default", {"self": term, "size": (outputs,)}))
     y = _product(b, left, right)
     if alpha != 1:
         y = b.emit("affine", (y,), {"factor": alpha, "term": 0.0})

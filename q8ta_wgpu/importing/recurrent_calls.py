@@ -136,7 +136,7 @@ def _onnx(name: str) -> Import:
                 params.append(
                     b.constant(ordered.astype(np.float32), "weight")
                     if steps is None
-                    else _in_steps(b, ordered, _in_order(kind, steps, count, False))
+                    else b.weight(ordered.astype(np.int8), _in_order(kind, steps, count, False), np.zeros(len(ordered)))
                 )
         front = bool(args.get("layout"))
         none = np.zeros((directions, b.type(x).shape[0 if front else 1], count), np.float32)
@@ -151,13 +151,6 @@ def _onnx(name: str) -> Import:
         return [b.emit("permute", (split,), {"dims": (0, 2, 1, 3)}), *last]
 
     return rule
-
-
-def _in_steps(b: Builder, array: Array, steps: Array) -> str:
-    """A dequantized int8 weight with zero point 0 and a scale for each output."""
-    arrays: tuple[Array, ...] = (array.astype(np.int8), steps.astype(np.float32), np.zeros(len(steps), np.int32))
-    names = [b.constant(each, hint) for each, hint in zip(arrays, ("weight", "scale", "zero"), strict=True)]
-    return str(b.emit("dequantize_weight", names, {"axis": 0}))
 
 
 def _batch_swapped(b: Builder, states: str) -> str:

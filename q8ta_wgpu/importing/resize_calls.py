@@ -4,7 +4,7 @@ product with constant weights."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,18 +157,18 @@ def _positions(b: Builder, rule: str, old: int, new: int, scale: float) -> Array
     raise b.refuse(f"its coordinate_transformation_mode {rule!r} is not supported")
 
 
+_ROUNDED: Mapping[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_ceil": lambda at: np.asarray(np.floor(at + 0.5)),
+    "round_prefer_floor": lambda at: np.asarray(np.ceil(at - 0.5)),
+}
+
+
 def _nearest(at: Array, args: Mapping[str, Any], count: int) -> Array:
     """The indices of the elements that are nearest to these positions, by the call's nearest_mode."""
-    match "floor" if _is_old(args) else args.get("nearest_mode"):
-        case "floor":
-            at = np.floor(at)
-        case "ceil":
-            at = np.ceil(at)
-        case "round_prefer_ceil":
-            at = np.floor(at + 0.5)
-        case _:
-            at = np.ceil(at - 0.5)
-    return np.clip(at, 0, count - 1).astype(np.int32)
+    mode = "floor" if _is_old(args) else args.get("nearest_mode") or "round_prefer_floor"
+    return np.clip(_ROUNDED[mode](at), 0, count - 1).astype(np.int32)
 
 
 def _repeats(

@@ -35,13 +35,6 @@ def _import_flatten(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("view", (args["self"],), {"shape": [LEFT] * start + [REST] + [RIGHT] * (len(shape) - 1 - end)})
 
 
-def _import_unflatten(b: Builder, args: Mapping[str, Any]) -> str:
-    shape = b.type(args["self"]).shape
-    dim = args["dim"] % len(shape)
-    trailing = [RIGHT] * (len(shape) - 1 - dim)
-    return b.emit("view", (args["self"],), {"shape": [LEFT] * dim + list(args["sizes"]) + trailing})
-
-
 def _import_squeeze(b: Builder, args: Mapping[str, Any]) -> str:
     shape = b.type(args["self"]).shape
     dims = args.get("dim", range(len(shape)))
@@ -93,7 +86,6 @@ _VIEWS: Mapping[str, Import] = {
     "reshape.default": _import_view,
     "_unsafe_view.default": _import_view,
     "flatten.using_ints": _import_flatten,
-    "unflatten.int": _import_unflatten,
     "squeeze.default": _import_squeeze,
     "squeeze.dim": _import_squeeze,
     "squeeze.dims": _import_squeeze,

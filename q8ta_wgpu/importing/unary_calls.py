@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from q8ta_wgpu.importing import onnx_calls
-from q8ta_wgpu.importing.binary_calls import number_of
 from q8ta_wgpu.importing.builder import Builder, Import, Rules
 from q8ta_wgpu.ir.graph import INT32, Attrs
 from q8ta_wgpu.ir.op import FLOAT_MAX
@@ -115,14 +114,6 @@ def bitwise_not(b: Builder, args: Mapping[str, Any]) -> str:
     if b.type(args["self"]).dtype == INT32:
         return b.emit("affine", (args["self"],), {"factor": -1.0, "term": -1.0})
     return logical_not(b, args)
-
-
-def rsub(b: Builder, args: Mapping[str, Any]) -> str:
-    """other - alpha * self, where `other` is a number or a tensor."""
-    number, alpha = number_of(b, args["other"], args["self"]), float(args["alpha"])
-    if number is None:
-        return b.emit("add", (args["other"], args["self"]), {"alpha": -alpha})
-    return b.emit("affine", (args["self"],), {"factor": -alpha, "term": number})
 
 
 def onnx_clip(b: Builder, args: Mapping[str, Any]) -> str:
@@ -265,8 +256,6 @@ _RULES: Rules = {
         "exp2.default": lambda b, a: power_of(b, {"self": 2.0, "exponent": a["self"]}),
         "log2.default": logarithm(2.0),
         "log10.default": logarithm(10.0),
-        "rsub.Scalar": rsub,
-        "rsub.Tensor": rsub,
     },
 }
 _ONNX: Rules = {

@@ -63,23 +63,17 @@ def compare(file: File, model: Model, inputs: Any) -> Comparison:
 def _program(file: File, model: Model, values: Mapping[str, Array], constants: Mapping[str, Any]) -> FloatProgram:
     """The float program at the sizes of the inputs. Raises InputError where the file has other inputs."""
     try:
-        from q8ta_wgpu.onnx_import.read import read
+        from q8ta_wgpu.onnx_import.ports import described
     except ModuleNotFoundError as error:
         raise UnsupportedError(f'an ONNX file needs onnx: pip install "q8ta-wgpu[onnx]" ({error})') from error
-    data = read(file)
-    given = {*values, *constants, *data.constants}
-    if missing := [port.name for port in data.graph.input if port.name not in given]:
+    ports = {port.name: port.shape for port in described(file)[0] if port.name not in constants}
+    if missing := sorted(ports.keys() - values.keys()):
         raise InputError(
             f"the file has an input {shown(missing[0])} that the model does not have: if it was fixed by constants=, "
             f"give its value beside the inputs, {{{shown(missing[0])}: ...}}; else give the file that it was made of"
         )
-    ports = [port for port in data.graph.input if port.name in values]
-    sizes = {
-        dim.dim_param or f"{port.name}.{i}": values[port.name].shape[i]
-        for port in ports
-        for i, dim in enumerate(port.type.tensor_type.shape.dim)
-        if dim.WhichOneof("value") != "dim_value" or dim.dim_value < 1
-    }
+    open_ = ((name, i) for name, shape in ports.items() for i, size in enumerate(shape) if not isinstance(size, int))
+    sizes = {f"{name}.{i}": values[name].shape[i] for name, i in open_}
     program = Sizes(file, sizes, constants).programs[0]
     if program.graph.arguments != model.graph.arguments or len(program.graph.results) != len(model.graph.results):
         raise InputError(

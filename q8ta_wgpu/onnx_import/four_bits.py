@@ -75,9 +75,7 @@ def _weight(b: OnnxBuilder, steps: Array, scale: Array, block: int) -> str:
     factors = np.rint(scale / output_scale[:, None])
     factors = np.where(factors == 0, 1, factors).astype(np.int32)
     values = steps * np.repeat(factors, block, 1)[:, : steps.shape[1]]
-    arrays = values.astype(np.int16), output_scale, np.zeros(len(output_scale), np.int32)
-    names = [b.constant(array, hint) for array, hint in zip(arrays, ("weight", "scale", "zero"), strict=True)]
-    return b.emit("dequantize_weight", names, {"axis": 0})
+    return b.weight(values.astype(np.int16), output_scale, np.zeros(len(output_scale)))
 
 
 def _of_zeros(b: OnnxBuilder, x: str, terms: Array, block: int) -> str:

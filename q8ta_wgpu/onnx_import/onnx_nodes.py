@@ -126,21 +126,12 @@ def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSc
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
     except onnx.defs.SchemaError:
         return None
-    if schema.deprecated:
-        raise RefusedError(f"the operator was taken out of ONNX in opset {schema.since_version}")
-    most = len(schema.inputs)
-    if len(node.input) > most and not is_variadic(schema):
-        raise RefusedError(f"it takes {most} inputs at most, found {len(node.input)}")
-    needed = sum(p.option == onnx.defs.OpSchema.FormalParameterOption.Single for p in schema.inputs)
-    if sum(map(bool, node.input)) < needed:
-        raise RefusedError(f"it takes {needed} inputs at least, found {sum(map(bool, node.input))}")
-    for name, attribute in schema.attributes.items():
-        if attribute.required and name not in {a.name for a in node.attribute}:
-            raise RefusedError(f"its attribute {name} is missing")
-    for given in node.attribute:
-        expected: Any = schema.attributes.get(given.name)
-        if expected is None or int(expected.type) != given.type:
-            raise RefusedError(f"its attribute {shown(given.name)} is none of the operator's, or of another type")
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = onnx.IR_VERSION, dict(opsets)
+    try:
+        onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError as error:
+        raise RefusedError(str(error).partition("\n")[0]) from error
     return schema
 
 

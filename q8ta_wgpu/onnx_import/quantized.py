@@ -116,12 +116,7 @@ def weight_of(b: OnnxBuilder, array: Array, scales: Array, zeros: Array, dtype: 
         return b.emit("dequantize", (b.add_stored((whole - shift).astype(DTYPES[stored]), q),))
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise b.refuse(f"scales must be finite and > 0, found {scales.min()} to {scales.max()}")
-    operands = (
-        b.constant((whole - shift).astype(np.int8), "weight"),
-        b.constant(scales.reshape(-1).astype(np.float32), "scale"),
-        b.constant((zeros.reshape(-1) - shift).astype(np.int32), "zero"),
-    )
-    return b.emit("dequantize_weight", operands, {"axis": axis % array.ndim})
+    return b.weight((whole - shift).astype(np.int8), scales.reshape(-1), zeros.reshape(-1) - shift, axis % array.ndim)
 
 
 # --- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---
