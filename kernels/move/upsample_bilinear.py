@@ -29,7 +29,7 @@ FINER = 13
 """Additional fraction bits of the step, so that the last coordinate is still exact to FRACTION bits."""
 
 ROW_BITS = {INT8X4: 14, INT16X4: 8}
-"""Fraction bits of an interpolation along a row, by the operand's dtype, if the operand or the result is int16."""
+"""Fraction bits of an interpolation along a row, by the operand's dtype."""
 
 LARGEST = 1 << 13
 """The largest extent of input and result: with it, coordinates with FRACTION bits and products with FINER fit int32."""
@@ -88,31 +88,21 @@ def _taps(call: Call, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64], 
     return first, np.minimum(first + 1, extent - 1), at & (2**FRACTION - 1)
 
 
-def _row_bits(call: Call) -> int:
-    """ROW_BITS if the operand or the result is int16, else 0."""
-    x, y = call.inputs[0].dtype, call.output.dtype
-    return ROW_BITS[x] if INT16X4 in (x, y) else 0
-
-
 def _reference_int8(call: Call, arrays: Sequence[Array]) -> Array:
     x = arrays[0].astype(np.int64) - call.zeros[0]
     left, right, weight = _taps(call, 1)
-    bits = _row_bits(call) or 11
+    bits = ROW_BITS[call.inputs[0].dtype]
     a, b = x[..., left], x[..., right]
     rows = (a * 2**18 + (b - a) * weight + (1 << (17 - bits))) >> (18 - bits)
     top, bottom, weight = _taps(call, 0)
     difference, weight = rows[..., bottom, :] - rows[..., top, :], weight[:, None]
-    if _row_bits(call):
-        v = rows[..., top, :] * 64 + (difference * weight >> 12)
-    else:
-        v = rows[..., top, :] * 512 + difference * (weight >> 9) + (difference * (weight & 511) >> 9)
+    v = rows[..., top, :] * 64 + (difference * weight >> 12)
     return arithmetic.stored(call, arithmetic.scaled_steps(v, call.attrs["multiplier"]))
 
 
 def _lower(call: QuantizedCall) -> Int8Form:
     x, y = call.quantized(), call.result
-    step = 2.0 ** -(ROW_BITS[x.dtype] + 6) if INT16X4 in (x.dtype, y.dtype) else 2.0**-20
-    multiplier = np.float32(x.scale / y.scale * step)
+    multiplier = np.float32(x.scale / y.scale * 2.0 ** -(ROW_BITS[x.dtype] + 6))
     if not np.isfinite(multiplier):
         raise NoInt8Form(f"the ratio {x.scale / y.scale:.3g} of its scales is not a finite float32")
     attrs = {**call.attrs, "multiplier": float(multiplier), "lo": call.lo, "hi": call.hi}
@@ -134,6 +124,10 @@ def _params(call: Call) -> Params:
         "x_zero": np.int32(call.zeros[0]),
         "multiplier": np.float32(call.attrs["multiplier"]),
     }
+
+
+def _constants(call: Call) -> dict[str, int]:
+    return {"ROW_BITS": ROW_BITS[call.inputs[0].dtype]}
 
 
 def _case(
@@ -180,7 +174,10 @@ OPS = (
         schema={**SCHEMA, **WIDE_RANGE, "multiplier": Attr("float", low=0, high=3.4e38)},
         kernels=(
             channels.kernel(
-                "q8ta_upsample_bilinear.channels", ("upsample_bilinear", "channels", "channel_lanes"), _params
+                "q8ta_upsample_bilinear.channels",
+                ("upsample_bilinear", "channels", "channel_lanes"),
+                _params,
+                constants=_constants,
             ),
             Kernel(
                 "q8ta_upsample_bilinear",
@@ -193,7 +190,7 @@ OPS = (
                 (ANY_INT8,),
                 ANY_INT8,
                 params=_params,
-                constants=lambda call: {"ROW_BITS": _row_bits(call)},
+                constants=_constants,
             ),
         ),
     ),

@@ -32,25 +32,7 @@ fn q8ta_upsample_bilinear(p: vec4<u32>) -> i32 {
   let top_right = x_at(vec4<u32>(p.xy, h.first, w.second));
   let left = x_at(vec4<u32>(p.xy, h.second, w.first));
   let right = x_at(vec4<u32>(p.xy, h.second, w.second));
-  if (ROW_BITS > 0u) {
-    return mixed_finely(across_finely(top_left, top_right, w.weight), across_finely(left, right, w.weight), h.weight);
-  }
   return mixed(across(top_left, top_right, w.weight), across(left, right, w.weight), h.weight);
-}
-
-// For int16: the interpolation of two elements of a row, in 2^-ROW_BITS steps above the zero point. Linked: ROW_BITS.
-fn across_finely(a: i32, b: i32, weight: i32) -> i32 {
-  let rest = 18u - ROW_BITS;
-  let difference = b - a;
-  let low = (difference * (weight & ((1i << rest) - 1i)) + (1i << (rest - 1u))) >> rest;
-  return ((a - params.x_zero) << ROW_BITS) + difference * (weight >> rest) + low;
-}
-
-// For int16: the interpolation of two rows, in 2^-6 of their steps. The weight is split into groups of six bits.
-fn mixed_finely(top: i32, bottom: i32, weight: i32) -> i32 {
-  let difference = bottom - top;
-  let low = ((difference * (weight & 63)) >> 6u) + difference * ((weight >> 6u) & 63);
-  return rounded_steps(top * 64 + difference * (weight >> 12u) + (low >> 6u));
 }
 
 fn words_of(p: vec4<u32>) -> Words {
@@ -74,17 +56,20 @@ fn corner_lane(top_left: Ints, top_right: Ints, left: Ints, right: Ints, w: i32,
   return bitcast<Words>(mixed(top, bottom, h)) & Words(0xffu);
 }
 
-// The interpolation of two elements of a row, in 2^-11 steps above the zero point.
+// The interpolation of two elements of a row, in 2^-ROW_BITS steps above the zero point.
 fn across(a: Ints, b: Ints, weight: i32) -> Ints {
-  return ((a - params.x_zero) * Ints(262144) + (b - a) * weight + 64) >> Words(7u);
+  let rest = 18u - ROW_BITS;
+  let difference = b - a;
+  let low = (difference * (weight & ((1i << rest) - 1i)) + (1i << (rest - 1u))) >> Words(rest);
+  return ((a - params.x_zero) << Words(ROW_BITS)) + difference * (weight >> rest) + low;
 }
 
-// The interpolation of two rows, in 2^-20 steps. The weight, in 2^-18, is split into halves of nine bits, so that no
-// product passes int32.
+// The interpolation of two rows, in 2^-6 of their steps. The weight is split into groups of six bits, so that no product
+// passes int32.
 fn mixed(top: Ints, bottom: Ints, weight: i32) -> Ints {
   let difference = bottom - top;
-  let v = top * Ints(512) + difference * (weight >> 9u) + ((difference * (weight & 511)) >> Words(9u));
-  return rounded_steps(v);
+  let low = ((difference * (weight & 63)) >> Words(6u)) + difference * ((weight >> 6u) & 63);
+  return rounded_steps(top * Ints(64) + difference * (weight >> 12u) + (low >> Words(6u)));
 }
 
 fn rounded_steps(v: Ints) -> Ints {
