@@ -1,4 +1,4 @@
-"""Operators of two tensors: the shape of their result, and how their calls are imported."""
+"""Operators of two tensors: the shape of their result."""
 
 from __future__ import annotations
 

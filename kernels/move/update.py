@@ -1,7 +1,8 @@
 """update: rows written into a tensor at indices that are computed at run time, as a decoder writes keys and values into
 a cache. index_copy and index_put with one computed index are imported as it.
 
-An update of a state is lowered to `update_rows`, which writes only the rows, into the memory of the state.
+An update of a state is lowered to `update_rows`, which writes only the rows, into the memory of the state. `store`
+copies the new value of another state there; lowering inserts it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from q8ta_wgpu.ir.kernel import ANY, FLOAT, ONLY_4W, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.layout import Layout, Shape, word_count
 from q8ta_wgpu.ir.op import MOVED, Attr, Case, Op, Operand, extent
 from q8ta_wgpu.kernels.move.gather import LARGEST_INDEX, from_end
+from q8ta_wgpu.kernels.move.strided import move, strides
 
 _SCHEMA = {"dim": Attr("int", low=0, high=3), "from_end": Attr("bool")}
 ROWS_SCHEMA = {**_SCHEMA, "extent": extent()}
@@ -159,4 +161,13 @@ OPS = (
         int8=Moves(),
         work=lambda call: _items(call) * call.inputs[-1].numel,
     ),
+)
+
+store = move(
+    "store",
+    shape=lambda x, attrs: x,
+    digits=lambda x, y, attrs: (list(zip(x, strides(x), strict=True)), 0),
+    reference=lambda x, y, attrs: x,
+    schema={},
+    cases=(((2, 5, 3, 7), {}), ((13,), {}), ((2, 3, 2, 3, 5), {}), ((1, 8, 4, 16), {})),
 )

@@ -17,7 +17,7 @@ from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand, reads_same_place
 from q8ta_wgpu.kernels.elementwise import chain
-from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS
+from q8ta_wgpu.kernels.norm.norm import AFFINE, EPS
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -16,10 +16,12 @@ from q8ta_wgpu.ir.graph import FLOAT32, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Rowwise
 from q8ta_wgpu.ir.kernel import Params
 from q8ta_wgpu.ir.layout import Shape
-from q8ta_wgpu.ir.op import Case, Op, Operand, extent
+from q8ta_wgpu.ir.op import Attr, Case, Op, Operand, extent
 from q8ta_wgpu.kernels.lib import rows
 from q8ta_wgpu.kernels.norm import norm_int8
-from q8ta_wgpu.kernels.norm.gamma_and_beta import AFFINE, EPS
+
+EPS = Attr("float", low=0, high=1e6)
+AFFINE = (Operand("gamma", constant=True), Operand("beta", constant=True))
 
 
 def _infer_layer_norm(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

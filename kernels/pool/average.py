@@ -129,11 +129,6 @@ def _turns(call: Call, bits: int) -> int:
     return -(-h * w // (UNROLLED * (WORKGROUP >> bits)))
 
 
-def _shares_work(call: Call, target: Target) -> bool:
-    """Whether threads share an image. On CPUs that gains nothing, and barriers are slow."""
-    return target.shares_memory
-
-
 def _fits(call: Call) -> bool:
     """Whether sums of whole images fit int32."""
     q = call.inputs[0].q
@@ -180,6 +175,6 @@ def image_kernel(
         threads=threads,
         output=output,
         workgroup=(WORKGROUP, 1, 1),
-        preferred=_shares_work,
+        preferred=lambda call, target: target.shares_memory,  # on CPUs barriers are slow
         turns=lambda call: _turns(call, _run_bits(call)),
     )

@@ -41,12 +41,6 @@ def _reference(call: Call, arrays: Sequence[Array], cell: str) -> Array:
     return layer.result(call, sequence, last).astype(np.float32)
 
 
-# --- aten's layers ---
-
-
-# --- the operators ---
-
-
 def _case(cell: str, steps: int, batch: int, units: int, first: int, **attrs: Any) -> Case:
     gates, states = CELLS[cell].gates * units, 2 if CELLS[cell].has_cell_state else 1
     lead = (batch, steps) if attrs.get("batch_first") else (steps, batch)
