@@ -23,10 +23,10 @@ from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.spellings import combine
 from q8ta_wgpu.passes.read_rows import read_rows
 from q8ta_wgpu.passes.round_scores import round_scores
-from q8ta_wgpu.passes.round_states import round_states
 from q8ta_wgpu.passes.run_steps import run_steps
 from q8ta_wgpu.passes.scale_slices import scale_slices
 from q8ta_wgpu.passes.simplify import simplify
+from q8ta_wgpu.passes.states import round_states
 from q8ta_wgpu.passes.store_islands import store_islands
 from q8ta_wgpu.passes.whole_numbers import whole_numbers
 

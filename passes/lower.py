@@ -16,9 +16,8 @@ from q8ta_wgpu.passes.give_rows import give_rows
 from q8ta_wgpu.passes.join_linears import join_linears, join_projections
 from q8ta_wgpu.passes.join_states import join_states
 from q8ta_wgpu.passes.run_steps import run_steps
-from q8ta_wgpu.passes.split_cat import split_cat
-from q8ta_wgpu.passes.split_reductions import split_reductions
-from q8ta_wgpu.passes.store_states import store_states
+from q8ta_wgpu.passes.split import split_cat, split_reductions
+from q8ta_wgpu.passes.states import store_states
 from q8ta_wgpu.passes.strided_attention import strided_attention
 from q8ta_wgpu.passes.use_im2col import use_im2col
 

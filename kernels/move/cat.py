@@ -19,7 +19,7 @@ from q8ta_wgpu.kernels.move.runs import axis_of, kernels, run_words
 from q8ta_wgpu.kernels.move.strided import eight
 
 MAX_INPUTS = 8
-"""The most operands: their ends must fit uniform fields. Larger cats are split (passes/split_cat.py)."""
+"""The most operands: their ends must fit uniform fields. Larger cats are split (passes/split.py)."""
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:

@@ -69,40 +69,29 @@ class _Sweep:
     chosen: dict[str, TensorRepr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.bits: dict[TensorRepr, int] = {}
-        self.masks: dict[TensorRepSet, int] = {}
-        self.users: dict[str, list[tuple[int, str | None]]] = {}
+        self.users: dict[str, list[tuple[TensorRepSet, str | None]]] = {}
         self.registered_out: dict[str, TensorRepSet] = {}
         for node in self.nodes:
             self.registered_out[node.output] = _union([kernel.get_out_repset() for kernel in node.kernels])
             for position, name in enumerate(node.inputs):
                 asking = [kernel for kernel in node.kernels if not kernel.is_free(position)]
                 if asking and name not in self.constants:
-                    wanted = self._mask(_union([kernel.get_arg_repset(position) for kernel in asking]))
+                    wanted = _union([kernel.get_arg_repset(position) for kernel in asking])
                     influences = any(kernel.influences_output(position) for kernel in asking)
                     self.users.setdefault(name, []).append((wanted, node.output if influences else None))
 
-    def _mask(self, repset: TensorRepSet) -> int:
-        """A set as the bits of an integer, since searches intersect many of them."""
-        if repset not in self.masks:
-            bits = (self.bits.setdefault(r, len(self.bits)) for r in repset.reprs())
-            self.masks[repset] = sum(1 << bit for bit in bits)
-        return self.masks[repset]
-
     def _search(self, origin: str, repset: TensorRepSet) -> TensorRepSet:
         """`repset` narrowed by the users of `origin`, and of values whose layout depends on it, breadth first."""
-        found = self._mask(repset)
         queue = deque([origin])
         for _ in range(SEARCH_BUDGET):
-            if not queue or not found & (found - 1):
+            if not queue or repset.is_constrained():
                 break
             for wanted, output in self.users.get(queue.popleft(), ()):
-                if found & wanted:
-                    found &= wanted
+                if repset.any_in_common(wanted):
+                    repset = repset.make_intersect(wanted)
                     if output is not None:
                         queue.append(output)
-        members = [r for r, bit in self.bits.items() if found >> bit & 1]
-        return reduce(TensorRepSet.make_union, map(make_tensor_repset, members), TensorRepSet())
+        return repset
 
     def visit(self, node: Registered) -> Pick:
         """Narrows the sets of a node, picks its layouts and records them."""

@@ -1,4 +1,5 @@
-"""Splits reductions of large tensors to few elements into two dispatches, so that more workgroups run."""
+"""Splits nodes that a device runs badly or not at all: cats of more tensors than a dispatch can bind become a tree, and
+reductions of large tensors to few elements two dispatches, so that more workgroups run."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import replace
 from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.target import Target
+from q8ta_wgpu.kernels.move.cat import MAX_INPUTS
 from q8ta_wgpu.passes.rewriter import Rewriter
 
 REDUCTIONS = ("amax", "amin", "mean", "sum")
@@ -16,6 +18,24 @@ REDUCTIONS = ("amax", "amin", "mean", "sum")
 FEW_RESULTS, MANY_ELEMENTS = 64, 1 << 14
 """A reduction is split if it has at most so many results, each of at least so many elements. ONNX's
 DynamicQuantizeLinear, for example, reads the extremes of whole images."""
+
+
+def split_cat(graph: Graph, target: Target) -> None:
+    """Splits each cat of more inputs than its kernels and the target allow: one storage buffer each, and the result's.
+    Consecutive inputs are grouped until one cat is left."""
+    limit = min(MAX_INPUTS, target.storage_buffers - 1)
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        cat = node
+        while cat.op == "cat" and len(cat.inputs) > limit:
+            operands: list[str] = []
+            for start in range(0, len(cat.inputs), limit):
+                group = cat.inputs[start : start + limit]
+                if len(group) > 1:
+                    group = (rewriter.insert(cat, "cat", group, cat.attrs, f"{cat.output}.part"),)
+                operands += group
+            cat = rewriter.replace(cat, replace(cat, inputs=tuple(operands)))
+    rewriter.commit()
 
 
 def split_reductions(graph: Graph, target: Target) -> None:

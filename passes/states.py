@@ -1,10 +1,15 @@
-"""Stores the new states of a graph in the memory that the next run reads them from."""
+"""Where a graph's states are stored: as integers where they are read and written as such, and, for a target, in the
+memory that the next run reads them from."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from q8ta_wgpu.ir.arithmetic import quantize
 from q8ta_wgpu.ir.graph import Graph, Node, State
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.move.update import in_words
+from q8ta_wgpu.passes.rewriter import Rewriter
 
 STORE = "store"
 """The operator whose result is the memory that a state is read from."""
@@ -12,6 +17,38 @@ STORE = "store"
 
 ROWS, TURNED = "update_rows", "q8ta_rotary_update"
 """The operators that write only some rows into that memory: as they are, or after a rotary embedding."""
+
+
+def round_states(graph: Graph) -> None:
+    """Stores each state as integers that is written by a dequantize, and that all readers quantize in the same way."""
+    for place, state in enumerate(graph.states):
+        _round(graph, len(graph.results) + place, state)
+
+
+def _round(graph: Graph, place: int, state: State) -> None:
+    rewriter = Rewriter(graph)
+    dequantize, readers = rewriter.producer(state.written), rewriter.readers(state.read)
+    if dequantize is None or dequantize.op != "dequantize" or state.read in graph.outputs:
+        return
+    integers = dequantize.inputs[0]
+    t, q = graph.types[integers], graph.types[integers].q
+    if q is None or integers in graph.inputs:
+        return
+    stored = (q, *q.range)
+    if any(r.op != "quantize" or (graph.types[r.output].q, r.attrs["lo"], r.attrs["hi"]) != stored for r in readers):
+        return
+    initial = quantize(graph.constants[state.initial], q, *q.range)
+    names = {reader.output: state.read for reader in readers}
+    graph.nodes = [
+        replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
+        for node in graph.nodes
+        if node.output not in names
+    ]
+    graph.types[state.read] = t
+    graph.outputs = [names.get(name, name) for name in graph.outputs]
+    graph.outputs[place] = integers
+    added = graph.add_constant(f"{state.name}.initial", initial, t.dtype, q)
+    graph.buffers[state.name] = replace(graph.buffers[state.name], initial=added)
 
 
 def store_states(graph: Graph, target: Target) -> None:
