@@ -10,14 +10,13 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
-from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
+from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand
 from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.numbers import both
-from q8ta_wgpu.kernels.product import halves, weighted
+from q8ta_wgpu.kernels.product import general, weighted
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -39,63 +38,14 @@ def _lower(call: QuantizedCall) -> Int8Form:
     return weighted.lower(call, "conv2d", call.attrs)
 
 
-def _depth_quads(call: Call) -> int:
-    """The most input words that an output channel reads for a tap. A group may start within a word."""
-    depth = call.inputs[1].shape[1]
-    return max((start % 4 + depth + 3) // 4 for start in range(0, depth * min(call.attrs["groups"], 4), depth))
-
-
-def _params(call: Call) -> Params:
-    return {
-        **weighted.convolution_params(call),
-        **epilogue.params(call),
-        **weighted.zero_words(call),
-        **halves.params(call),
-        "depth_quads": np.uint32(_depth_quads(call)),
-    }
-
-
-def _aligned(call: Call) -> bool:
-    """Whether four neighbouring outputs read the same words."""
-    groups, channels = call.attrs["groups"], call.inputs[1].shape[0]
-    return bool(groups == 1 or channels // groups % 4 == 0 or weighted.is_depthwise(call))
-
-
-def _pack(call: Call, weight: Array) -> Array:
-    if weighted.is_depthwise(call):
-        return conv2d_tiled.pack_depthwise(call, weight)
-    channels, depth, kh, kw = weight.shape
-    starts = np.arange(channels) // (channels // call.attrs["groups"]) * depth % 4
-    rows = np.zeros((channels, kh * kw, _depth_quads(call) * 4), np.int8)
-    taps = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
-    for start in np.unique(starts):
-        rows[starts == start, :, start : start + depth] = taps[starts == start]
-    return weighted.pack_rows(rows)
-
-
-def _direct_source(call: Call) -> tuple[str, ...]:
-    words = ("add_words=add_each_lane", "words_of_tap=one_word") if weighted.is_depthwise(call) else ()
-    return "q8ta_conv2d", "dot", "direct", *epilogue.source(call), "sums_planes", *halves.source(call), *words
-
-
 def _kernels(op: str) -> tuple[Kernel, ...]:
     """All kernels of q8ta_conv2d or q16ta_conv2d, the general ones last."""
-    direct = Kernel(
-        f"{op}.direct",
-        _direct_source,
-        (CHANNELS_PACKED_INT8,),
-        CHANNELS_PACKED_INT8 | FLOAT,
-        wide=lambda call: (*weighted.PER_CHANNEL, *(() if weighted.is_depthwise(call) else ("weight",))),
-        params=_params,
-        constants=lambda call: {"ALIGNED": int(_aligned(call))},
-        prepack={1: _pack, **weighted.PAD_CHANNELS},
-        threads=weighted.quads_of_sums,
-        cost=weighted.cost("direct"),
-    )
     return (
         *conv2d_tiled.kernels(op),
         *conv2d_grouped.kernels(op),
-        *share.kernels(direct, lambda call: (*call.inputs[1].shape[2:], _depth_quads(call))),
+        *general.kernels(
+            op, ("q8ta_conv2d",), weighted.window_params, lambda call: call.inputs[1].shape[2:], weighted.cost("direct")
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, MANY_STRIPS, MANY_THREADS
-from q8ta_wgpu.kernels.product import gemm, gemv, halves, tiled, weighted
+from q8ta_wgpu.kernels.product import gemm, gemv, general, halves, tiled, weighted
 from q8ta_wgpu.kernels.product.units import UNITS
 
 OUTPUT = ONLY_4C | FLOAT
@@ -235,13 +235,6 @@ def _dw_params(call: Call) -> Params:
     }
 
 
-def pack_depthwise(call: Call, weight: Array) -> Array:
-    """`Kernel.prepack` of a depthwise weight: words in order (channel quad, tap), a lane for each channel."""
-    channels = weight.shape[0]
-    padded = np.pad(weight.reshape(channels, -1), ((0, -channels % 4), (0, 0)))
-    return np.ascontiguousarray(padded.reshape(-1, 4, padded.shape[1]).transpose(0, 2, 1)).reshape(-1).view("<u4")
-
-
 def _pack_turned(call: Call, weight: Array) -> Array:
     """`Kernel.prepack` of turned strips: words in order (channel quad, row of the window, column of the strip, value,
     channel in the quad), with a lane for each pixel of the value."""
@@ -269,7 +262,7 @@ def _depthwise_kernels(op: str) -> tuple[Kernel, ...]:
             wide=(*weighted.PER_CHANNEL, "weight") if label in TURNED else weighted.PER_CHANNEL,
             params=_dw_params,
             constants=functools.partial(_dw_constants, label=label),
-            prepack={1: _pack_turned if label in TURNED else pack_depthwise, **weighted.PAD_CHANNELS},
+            prepack={1: _pack_turned if label in TURNED else general.pack_depthwise, **weighted.PAD_CHANNELS},
             threads=functools.partial(_dw_threads, label=label),
             unrolled=functools.partial(_unrolled, label=label),
             cost=weighted.cost("shared"),

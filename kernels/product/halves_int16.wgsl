@@ -35,13 +35,6 @@ fn even_bytes(v: vec2<u32>) -> u32 {
 fn high_bytes(word: vec2<u32>) -> u32 { return even_bytes(word >> vec2<u32>(8u)); }
 fn low_bytes(word: vec2<u32>) -> u32 { return even_bytes(word) ^ 0x80808080u; }
 
-// Four elements across two words.
-fn word_across(low: vec2<u32>, high: vec2<u32>, first: u32) -> vec2<u32> {
-  if (first == 2u) { return vec2<u32>(low.y, high.x); }
-  let from_word = select(vec3<u32>(low.y, high), vec3<u32>(low, high.x), first == 1u);
-  return (from_word.xy >> vec2<u32>(16u)) | (from_word.yz << vec2<u32>(16u));
-}
-
 // --- sums of four channels: one for each half ---
 
 struct Acc { high: vec4<i32>, low: vec4<i32> }

@@ -12,9 +12,6 @@ fn zero_vector() -> RowVector { return params.x_zeros; }
 fn zeros_where(v: RowVector, outside: bool) -> RowVector { return select(v, params.x_zeros, outside); }
 fn half_vector(v: RowVector, half: u32) -> vec4<u32> { return v; }
 
-// A word of the elements of `low` from index `first` on, 1 to 3, and the first ones of `high`.
-fn word_across(low: u32, high: u32, first: u32) -> u32 { return (low >> (8u * first)) | (high << (32u - 8u * first)); }
-
 // --- sums of four channels ---
 
 alias Acc = vec4<i32>;

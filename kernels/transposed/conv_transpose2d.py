@@ -18,12 +18,12 @@ from q8ta_wgpu.ir import arithmetic
 from q8ta_wgpu.ir.graph import FLOAT32, INT16X4, Array, Attrs, Call, QParams, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, NoInt8Form, QuantizedCall, WeightedSum
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, Params
-from q8ta_wgpu.ir.layout import CHANNELS_PACKED_INT8, Shape
+from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Attr, Case, Op, Operand, check_padded, extent, pair
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.numbers import both
-from q8ta_wgpu.kernels.product import halves, weighted
+from q8ta_wgpu.kernels.product import general, weighted
 from q8ta_wgpu.kernels.transposed import conv_transpose2d_tiled as tiled
 
 MAX_STRIDE = (1 << 16) - 1
@@ -146,39 +146,6 @@ def _reads(call: Call, axis: int, first: int, last: int) -> tuple[int, int]:
     return -((span - first - padding) // stride), max((last + padding) // stride, exists)
 
 
-def _group(call: Call) -> tuple[int, int]:
-    """(outputs, inputs) of a group. Four depthwise channels count as a group whose weights lie on a diagonal."""
-    channels, depth = call.inputs[1].shape[:2]
-    return (4, 4) if weighted.is_depthwise(call) else (channels // call.attrs["groups"], depth)
-
-
-def _params(call: Call) -> Params:
-    channels, depth = _group(call)
-    return {
-        **tiled.phase_params(call),
-        **epilogue.params(call),
-        **weighted.zero_words(call),
-        **halves.params(call),
-        "channels_per_group": np.uint32(channels),
-        "depth_per_group": np.uint32(depth),
-        "depth_quads": np.uint32(-(-depth // 4)),
-    }
-
-
-def _aligned(call: Call) -> bool:
-    """Whether four neighbouring outputs read whole words of one group."""
-    channels, depth = _group(call)
-    return bool(call.attrs["groups"] == 1 or (channels % 4 == 0 and depth % 4 == 0))
-
-
-def _pack(call: Call, weight: Array) -> Array:
-    channels, depth, kh, kw = weight.shape
-    rows = weight.transpose(0, 2, 3, 1).reshape(channels, kh * kw, depth)
-    if weighted.is_depthwise(call):
-        rows = rows * np.eye(4, dtype=np.int8)[np.arange(channels) % 4, None]
-    return weighted.pack_rows(rows)
-
-
 def _case(
     x: Shape,
     weight: Shape,
@@ -251,30 +218,9 @@ conv_transpose2d = Op(
 
 def _kernels(op: str, halves_per_row: int) -> tuple[Kernel, ...]:
     """All kernels of an operator. A row of x is `halves_per_row` rows of int8: 1, or 2 for int16."""
-    general = Kernel(
-        f"{op}.direct",
-        _direct_source,
-        (CHANNELS_PACKED_INT8,),
-        CHANNELS_PACKED_INT8 | FLOAT,
-        wide=(*weighted.PER_CHANNEL, "weight"),
-        params=_params,
-        constants=lambda call: {"ALIGNED": int(_aligned(call))},
-        prepack={1: _pack, **weighted.PAD_CHANNELS},
-        threads=weighted.quads_of_sums,
-        cost=tiled.cost("direct"),
-    )
-    return *tiled.kernels(op, halves_per_row), *share.kernels(general, _loops)
-
-
-def _loops(call: Call) -> tuple[int, int]:
-    """Turns of the general kernel's loops: over the taps of a phase, and the words of a group."""
-    return tiled.most_taps(call), -(-_group(call)[1] // 4)
-
-
-def _direct_source(call: Call) -> tuple[str, ...]:
-    """The WGSL of the general kernel."""
-    hooks = epilogue.source(call)
-    return "q8ta_conv_transpose2d", "stride_phases", "dot", "direct", *hooks, "sums_planes", *halves.source(call)
+    files = ("q8ta_conv_transpose2d", "stride_phases")
+    others = general.kernels(op, files, tiled.phase_params, lambda call: (tiled.most_taps(call),), tiled.cost("direct"))
+    return *tiled.kernels(op, halves_per_row), *others
 
 
 q8ta_conv_transpose2d = Op(
