@@ -42,7 +42,7 @@ def _kernels(op: str) -> tuple[Kernel, ...]:
     """All kernels of q8ta_conv2d or q16ta_conv2d, the general ones last."""
     return (
         *conv2d_tiled.kernels(op),
-        *conv2d_grouped.kernels(op),
+        *(conv2d_grouped.kernels(op) if op == "q8ta_conv2d" else ()),
         *general.kernels(
             op, ("q8ta_conv2d",), weighted.window_params, lambda call: call.inputs[1].shape[2:], weighted.cost("direct")
         ),

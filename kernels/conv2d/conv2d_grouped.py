@@ -1,4 +1,4 @@
-"""The fast kernels of q8ta_conv2d and q16ta_conv2d for groups whose channels are multiples of four, as in ResNeXt and
+"""The fast kernels of q8ta_conv2d for groups whose channels are multiples of four, as in ResNeXt and
 ShuffleNet.
 
 They read and write 4C. A group has few channels, so a thread holds its weights in registers for several pixels, instead
@@ -19,7 +19,7 @@ from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
 from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.thresholds import MANY_THREADS, MOST_TAPS
-from q8ta_wgpu.kernels.product import halves, weighted
+from q8ta_wgpu.kernels.product import weighted
 
 LARGEST_SPAN = 16
 """Most input words of a row that a thread holds in registers."""
@@ -54,7 +54,6 @@ def _params(call: Call) -> Params:
         **epilogue.params(call),
         "padding": tuple(attrs["padding"]),
         **weighted.zero_words(call),
-        **halves.params(call),
         "kernel_y": np.uint32(height),
         "stride_y": np.uint32(attrs["stride"][0]),
         "dilation_y": np.uint32(attrs["dilation"][0]),
@@ -90,11 +89,11 @@ def _preferred(call: Call, target: Target, columns: int) -> bool:
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:
-    """The kernels of q8ta_conv2d or q16ta_conv2d for strips of each length."""
+    """The kernels for strips of each length."""
     return tuple(
         Kernel(
             f"{op}.{label}",
-            lambda call: ("q8ta_conv2d_grouped", "dot", *epilogue.source(call), "sums_planes", *halves.source(call)),
+            lambda call: ("q8ta_conv2d_grouped", "dot", *epilogue.source(call), "sums_planes", "halves_int8"),
             (ONLY_4C,),
             ONLY_4C | FLOAT,
             supports=functools.partial(_supports, columns=columns),

@@ -189,7 +189,7 @@ def _best_strip(call: Call, target: Target) -> str:
     if target.unroll:
         return LARGEST_STRIP
     wide = max(call.inputs[1].shape[2:]) > PIXELS
-    if target.fast_dot and halves.of(call) == 1 and not (wide and "NVIDIA" in target.name):
+    if target.fast_dot and not (wide and "NVIDIA" in target.name):
         large, small = TURNED
         return large if not wide and _strips(call, large) >= MANY_STRIPS else small
     if target.packed_dot and (target.few_cores or _strips(call, "dw_4x2") >= MANY_THREADS):
@@ -231,7 +231,6 @@ def _dw_params(call: Call) -> Params:
         **epilogue.params(call),
         "padding": tuple(call.attrs["padding"]),
         **weighted.zero_words(call),
-        **halves.params(call),
     }
 
 
@@ -250,7 +249,7 @@ def _pack_turned(call: Call, weight: Array) -> Array:
 
 
 def _depthwise_kernels(op: str) -> tuple[Kernel, ...]:
-    """Depthwise strips, turned ones of int8 alone. One accumulator is enough for int16, since windows are small."""
+    """Depthwise strips of int8."""
     return tuple(
         Kernel(
             f"{op}.{label}",
@@ -267,17 +266,17 @@ def _depthwise_kernels(op: str) -> tuple[Kernel, ...]:
             unrolled=functools.partial(_unrolled, label=label),
             cost=weighted.cost("shared"),
         )
-        for label in (*STRIPS, *(TURNED if op == "q8ta_conv2d" else ()))
+        for label in (*STRIPS, *TURNED)
     )
 
 
 def _strip_source(call: Call, turned: bool) -> tuple[str, ...]:
     """The WGSL of a strip, by packed dot products or by multiplication."""
-    sums = "halves_in_one" if halves.of(call) == 2 else "halves_int8"
     taps = ("dw_turned", "dot") if turned else ("dw_unpack",)
-    return "q8ta_conv2d_dw_strip", *taps, "sums_planes", *epilogue.source(call), sums
+    return "q8ta_conv2d_dw_strip", *taps, "sums_planes", *epilogue.source(call), "halves_int8"
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:
     """The fast kernels of q8ta_conv2d or q16ta_conv2d, preferred first."""
-    return *_depthwise_kernels(op), *_vectors(op), *_products(op)
+    strips = _depthwise_kernels(op) if op == "q8ta_conv2d" else ()
+    return *strips, *_vectors(op), *_products(op)

@@ -9,6 +9,6 @@ const TAPS = KERNEL_X;
 const TAP_STEP = 0u;
 const ROW_TAPS = KERNEL_X;
 
-fn value_of(word: x_Word, b: x_Word, c: x_Word, d: x_Word) -> Value { return x_lanes(word); }
+fn value_of(word: u32, b: u32, c: u32, d: u32) -> Value { return x_lanes(word); }
 fn tap_at(index: u32) -> Tap { return unpack4xI8(weight[index]); }
 fn add_tap(acc: vec4<i32>, value: Value, tap: Tap) -> vec4<i32> { return acc + value * tap; }

@@ -36,7 +36,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
   let start = start_acc(quad);
   for (var i = 0u; i < ROWS * COLUMNS; i++) { acc[i] = start; }
   for (var part = 0u; part < PARTS; part++) {
-    var words: array<x_Word, LOADED * ROW_WORDS>;
+    var words: array<u32, LOADED * ROW_WORDS>;
     for (var l = 0u; l < LOADED; l++) {
       let y = top + part * LOADED + l;
       let inside = y < params.x_dims.z;

@@ -3,7 +3,7 @@
 // its own: compilers do not unroll one loop with both, and then the accumulators leave registers (a residual block's
 // product took twice as long on an H200). m is the index of a pixel of the sums, or of a linear's row. A Channel has the
 // numbers of four channels, and those of each stage that has some (Epilogue.declarations).
-// Linked: `rounded` of a stage; Acc and real_acc of halves_int8, halves_int16, halves_in_one or q8ta_matmul.
+// Linked: `rounded` of a stage; Acc and real_acc of halves_int8, halves_int16 or q8ta_matmul.
 // Uses stages.
 
 fn channel_quad(quad: u32) -> Channel {

@@ -66,10 +66,6 @@ SHALLOW: Mapping[int, int] = {4: 256, FEW_ROWS: 1024}
 after another (H100: 8 rows of 24 inputs 4.8 -> 3.2 us, of 576 18.8 -> 16.4; one row of 40 14.2 -> 12.0, but of 1,280
 4.2 -> 5.2)."""
 
-LONG = 8192
-"""Inputs from which teams of 256 threads are faster than teams of 64 for few rows (H200: 8,192 inputs to 2,048 outputs
-9.0 -> 7.7 us, with 4 bits 8.6 -> 6.3; 4,096 to 4,096 5.8 -> 7.5 us, 2,048 to 8,192 8.0 -> 9.0)."""
-
 PADDED: Mapping[str, float] = {"64x64": 1.0, "128x32": 1.04, "64x16": 1.6}
 """Relative time for an element of the result, padding included, of large tiles on a GPU (H200). What AMD's compiler
 estimates for RDNA 2 to 4 (`python -m bench amd`) chooses the same tiles for any number of channels."""

@@ -20,8 +20,7 @@ from q8ta_wgpu.kernels.product import sgemm
 
 
 def _infer(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
-    a, b = types[0].shape, types[1].shape
-    return q8ta_matmul.product_shape(a, (*b[:-2], *b[:-3:-1])), FLOAT32
+    return q8ta_matmul.product_shape(types[0].shape, types[1].shape, transposed=False), FLOAT32
 
 
 def _reference(call: Call, arrays: Sequence[Array]) -> Array:

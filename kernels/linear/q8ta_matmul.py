@@ -32,24 +32,29 @@ LONGEST = arithmetic.INT32_MAX // 255**2
 """The longest sum of products (a - a_zero) * (b - b_zero) of int8 that cannot pass int32."""
 
 
-def product_shape(a: Shape, transposed: Shape) -> Shape:
-    """The shape of a product of `a`, (..., rows, depth), and `transposed`, (..., columns, depth): (..., rows, columns).
-    Batch dimensions broadcast.
+def product_shape(a: Shape, b: Shape, transposed: bool = True) -> Shape:
+    """The shape of a product of `a`, (..., rows, depth), and `b`: (..., rows, columns). Batch dimensions broadcast.
+
+    Args:
+        a: a shape.
+        b: (..., columns, depth) where it is `transposed`, else (..., depth, columns).
+        transposed: which of the two `b` is.
 
     Raises:
         GraphError: depths differ, or batch dimensions do not broadcast in the last four dimensions.
     """
-    if len(a) < 2 or len(transposed) < 2 or a[-1] != transposed[-1]:
-        raise GraphError(f"a product of rows along the last dimensions of {a} and {transposed}: their extents differ")
-    try:
-        batch = np.broadcast_shapes(a[:-2], transposed[:-2])
-    except ValueError:
-        raise GraphError(f"a product of {a} and {transposed}: their batch dimensions do not broadcast") from None
-    shape = (*batch, a[-2], transposed[-2])
-    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, transposed)):
+    along = -1 if transposed else -2
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[along]:
         raise GraphError(
-            f"a product of {a} and {transposed} broadcasts left of the last three dimensions; expand first"
+            f"a product sums along the last dimension of {a} and dimension {along} of {b}, of other extents"
         )
+    try:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise GraphError(f"a product of {a} and {b}: their batch dimensions do not broadcast") from None
+    shape = (*batch, a[-2], b[-3 - along])
+    if any(canonical(s)[0] not in (1, canonical(shape)[0]) for s in (a, b)):
+        raise GraphError(f"a product of {a} and {b} broadcasts left of the last three dimensions; expand first")
     return shape
 
 

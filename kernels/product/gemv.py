@@ -10,14 +10,14 @@ from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, Kernel, LayoutSet, Params
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
-from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, LONG, SHALLOW
+from q8ta_wgpu.kernels.lib.thresholds import FEW_ROWS, SHALLOW
 from q8ta_wgpu.kernels.product import four_bit_weights, halves, weighted
 from q8ta_wgpu.kernels.product.gemm import Sizes
 
 THREADS = 64
-"""Fewest threads of a workgroup."""
+"""Threads of a workgroup."""
 
-TEAMS = {"gemv": 64, "gemv_256": 256, "gemv_8": 8}
+TEAMS = {"gemv": THREADS, "gemv_8": 8}
 """Threads of a team, by kernel name: a team makes four channels of all rows. At least FEW_ROWS. Eight threads are one
 vector on lavapipe, where teams of 64 take three times as long."""
 
@@ -89,35 +89,30 @@ def kernels(
         split = padded.reshape(-1, 4, padded.shape[1] // 16, 16)
         return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1).view("<u4")
 
-    def team_of(call: Call, target: Target) -> str:
+    def preferred(call: Call, target: Target, team: int) -> bool:
         rows, _, words = sizes(call)
-        if not is_faster(rows * halves.of(call), words, target):
-            return ""
-        if not target.shares_memory:
-            return "gemv_8"
-        return "gemv_256" if 4 * sizes(call)[2] >= LONG and sums_of(call) < FEW_ROWS else "gemv"
+        return is_faster(rows * halves.of(call), words, target) and (team == THREADS) == target.shares_memory
 
     def with_team(name: str, team: int) -> Kernel:
-        threads = max(team, THREADS)
         return Kernel(
             f"{op}.{name}",
             source,
             (layouts | FLOAT,),
             layouts | FLOAT,
-            supports=lambda call, target: supports(call, target) and (threads == THREADS or sums_of(call) < FEW_ROWS),
-            preferred=lambda call, target: name == team_of(call, target),
+            supports=supports,
+            preferred=lambda call, target: preferred(call, target, team),
             wide=lambda call: (*weighted.PER_CHANNEL, "weight", *(("x",) if has_vectors(call) else ())),
             params=params,
             constants=lambda call: {
                 "ROWS": most_rows(call),
                 "HALVES": halves.of(call),
                 "TEAM": team,
-                "THREADS": threads,
+                "THREADS": THREADS,
                 **four_bit_weights.constants(call, 4),
             },
             prepack={1: four_bit_weights.packed(pack, 4), **weighted.PAD_CHANNELS},
             threads=lambda call, layout: (-(-sizes(call)[1] // 4) * team, 1, 1),
-            workgroup=(threads, 1, 1),
+            workgroup=(THREADS, 1, 1),
             turns=lambda call: -(-vectors(call) // team) * (1 + sums_of(call)),
             cost=weighted.cost("shared"),
         )

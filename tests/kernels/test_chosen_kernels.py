@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from q8ta_wgpu.ir.graph import Graph
+from q8ta_wgpu.errors import GraphError
+from q8ta_wgpu.ir.graph import Graph, TensorType
 from q8ta_wgpu.ir.target import BASELINE, SOFTWARE, Target
 from q8ta_wgpu.kernels import OPS
 from testbed import graphs
@@ -56,3 +58,9 @@ def test_few_rows(rows: int, inputs: int, target: Target, shares_k: bool) -> Non
     for graph in (graphs.linear(rows, inputs, 100), graphs.conv((rows, inputs, 1, 1), 100, 1)):
         (found,) = preferred(graph, target)
         assert found.startswith("gemv") == shares_k
+
+
+def test_a_product_of_other_depths_names_both_shapes() -> None:
+    """As they are given: the second one of a matmul is not transposed in the message."""
+    with pytest.raises(GraphError, match=re.escape("last dimension of (2, 3) and dimension -2 of (4, 5)")):
+        OPS["matmul"].infer((TensorType((2, 3)), TensorType((4, 5))), {})
