@@ -11,9 +11,6 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 
 _WEIGHTS = ("dequantize", "dequantize_weight")
 
-_OF_ANY_BATCH = "expand_batch"
-"""Its result depends on the batch size, which may change."""
-
 
 def fold_constants(graph: Graph) -> None:
     """Replaces nodes with constant inputs by their value, and moves of a quantized weight by a moved weight.
@@ -23,8 +20,6 @@ def fold_constants(graph: Graph) -> None:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
         constant = _reads_constants(graph, node)
-        if node.op == _OF_ANY_BATCH:
-            continue
         if constant and node.op not in _WEIGHTS:
             rewriter.make_constant(node, _value(graph, node))
         elif not constant and OPS[node.op].int8 == Moves() and len(node.inputs) == 1:
@@ -39,7 +34,7 @@ def fold_weights(graph: Graph) -> None:
     """Replaces every node with constant inputs by its value, dequantized weights included."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        if _reads_constants(graph, node) and node.op != _OF_ANY_BATCH:
+        if _reads_constants(graph, node):
             rewriter.make_constant(node, _value(graph, node))
     rewriter.commit()
 

@@ -143,7 +143,7 @@ class Builder:
 
     def append(self, node: Node) -> None:
         """Adds a node whose output already has a type."""
-        if all(self.is_constant(name) for name in node.inputs) and node.op != "expand_batch":
+        if all(self.is_constant(name) for name in node.inputs):
             self.fixed.add(node.output)
         if self.in_float:
             self.graph.values.set(node.output, in_float=self.in_float)

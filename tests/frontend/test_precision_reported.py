@@ -18,6 +18,7 @@ from q8ta_wgpu.frontend.notes import PRECISION
 from q8ta_wgpu.ir.graph import INT16X4
 from q8ta_wgpu.quantization.stored import Choice, Edge, Stored, Width
 from testbed.noise import decibels
+from testbed.pt2e import by_torchao
 from tests.frontend.test_quantizers import xnnpack_quantizer
 from tests.precision_networks import NETWORKS, quantized
 from tests.quantizing import Plain, conv, data
@@ -159,6 +160,6 @@ def test_noise_is_said_of_the_bits_that_make_it() -> None:
 
 def test_what_another_quantizer_chose_has_no_record() -> None:
     module, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), data(2, 8)
-    model = q8.compile(q8.quantize(module, (x,), [x], xnnpack_quantizer(), progress=False))
+    model = q8.compile(by_torchao(module, [(x,)], xnnpack_quantizer()))
     with pytest.raises(InputError, match=r"no record of what was decided: q8ta_wgpu\.quantize writes one"):
         model.explain()
