@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from q8ta_wgpu.errors import UnsupportedError
 from q8ta_wgpu.frontend.checks import Tensors
-from q8ta_wgpu.frontend.export.buffers_as_inputs import States, unchanged
+from q8ta_wgpu.frontend.export.buffers_as_inputs import States
 from q8ta_wgpu.frontend.export.decompose import decomposed
 from q8ta_wgpu.frontend.export.editor import name_of
 from q8ta_wgpu.frontend.export.folding import fold
@@ -47,30 +47,20 @@ class Traceable:
     def exported(
         module: torch.nn.Module, example: Tensors, changed: Sequence[str], whole: bool = True
     ) -> tuple[Traceable, ExportedProgram]:
-        """A module for inputs like an example, and its program. Of the buffers that it changes, those become states
-        whose values may differ after a call.
+        """A module for inputs like an example, and its program. The buffers that it changes become states.
 
         Raises as `program`, and UnsupportedError for states of a module that only partly runs on the device.
         """
-        states = States(module, changed, example) if changed else None
-        source = Traceable._of(module, example, states)
-        program = source.program(whole)
-        if states is not None and (same := [changed[i] for i in unchanged(program, len(changed))]):
-            states = States(module, [name for name in changed if name not in same], example, same)
-            source = Traceable._of(module, example, states)
-            program = source.program(whole)
-        if source.states is not None and not whole:
+        if changed and not whole:
             raise UnsupportedError(
-                f"the module changes its buffers {', '.join(source.states.names)}, which stay on the device from call "
+                f"the module changes its buffers {', '.join(changed)}, which stay on the device from call "
                 'to call: with unsupported="torch" nothing does, so make them inputs and results'
             )
-        return source, program
-
-    @staticmethod
-    def _of(module: torch.nn.Module, example: Tensors, states: States | None) -> Traceable:
-        if states is not None and states.names:
-            return Traceable(states.functional, (*example, *states.initial), states)
-        return Traceable(module if states is None else states.functional, example)
+        states = States(module, changed, example) if changed else None
+        source = (
+            Traceable(states.functional, (*example, *states.initial), states) if states else Traceable(module, example)
+        )
+        return source, source.program(whole)
 
     def program(self, whole: bool = False, inputs: Tensors | None = None) -> ExportedProgram:
         """The exported module without in-place operators, for other inputs than the example if `inputs` is passed.

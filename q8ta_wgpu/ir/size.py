@@ -108,16 +108,22 @@ class Table:
 
     def at(self, point: Point) -> NDArray[Any]:
         """The part that is read at a point."""
-        return leading_slice(self.whole, [int(at_point(size, point)) for size in self.shape])
+        found = leading_slice(self.whole, [int(at_point(size, point)) for size in self.shape])
+        return np.ascontiguousarray(found)
 
 
-def leading_slice(whole: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
-    """The first elements of each dimension; of one along which all are alike, as many as are asked for."""
+def leading_slice(whole: Any, shape: Sequence[int]) -> Any:
+    """The first elements of each dimension of an array or tensor; of one along which all are alike, as many as are
+    asked for."""
     for axis, size in enumerate(shape) if whole.ndim == len(shape) else ():
-        first = whole.take([0], axis) if size > whole.shape[axis] > 0 else whole
-        if first is not whole and bool((whole == first).all()):
-            whole = np.repeat(first, size, axis)
-    return np.ascontiguousarray(whole[tuple(map(slice, shape))])
+        if size > whole.shape[axis] and is_alike(whole, axis):
+            whole = whole[(slice(None),) * axis + ([0] * size,)]
+    return whole[tuple(map(slice, shape))]
+
+
+def is_alike(whole: Any, axis: int) -> bool:
+    """Whether an array or tensor has the same elements at each index of a dimension."""
+    return bool(whole.shape[axis]) and bool((whole == whole[(slice(None),) * axis + ([0],)]).all())
 
 
 _OTHER_ENDS = ". For others quantize with torch.export.Dim(min=..., max=...), or sizes of an ONNX file"

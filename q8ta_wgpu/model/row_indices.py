@@ -7,7 +7,7 @@ the host follows the state: it is never read back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,9 +74,11 @@ class RowIndices:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(graph: Graph) -> RowIndices:
-        """The row indices of a graph. Elements of an input whose bounds lie within the rows need no check."""
-        sources = {name: graph.types[name].numel for name in graph.inputs if graph.types[name].dtype == INT32}
+    def of(graph: Graph, only: Collection[str] = ()) -> RowIndices:
+        """The row indices of a graph. Elements of an input whose bounds lie within the rows need no check. `only`: the
+        inputs and states that indices follow from, if they are known."""
+        integers = (name for name in graph.inputs if graph.types[name].dtype == INT32)
+        sources = {name: graph.types[name].numel for name in only or integers}
         names = {state.read: state.name for state in graph.states}
         if not sources:
             return RowIndices()
@@ -99,7 +101,13 @@ class RowIndices:
             if met.any():
                 number = described.setdefault(_table(graph, node), len(described))
                 rows.append(np.stack(np.broadcast_arrays(element[met], term[met], least, extent, number), 1))
-        return _of_used(sources, owners, np.concatenate(rows), list(described), kept, names) if rows else RowIndices()
+        if not rows:
+            return RowIndices()
+        element, term, least, counts, tables = _each_once(np.concatenate(rows)).T
+        used = _used(list(sources), owners, Sums(element, term), kept)
+        if used != sources.keys():
+            return RowIndices.of(graph, [name for name in sources if name in used])
+        return RowIndices(sources, Sums(element, term), least, counts, tables, list(described), kept, names)
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Raises InputError where an index has no row, for arrays of all sources."""
@@ -202,41 +210,20 @@ def _followed(
             del found[name]
 
 
-def _of_used(
-    sources: Mapping[str, int],
-    owners: Array,
-    rows: Array,
-    described: Sequence[str],
-    states: Mapping[str, Sums],
-    names: Mapping[str, str],
-) -> RowIndices:
-    """The indices, each once, with the sources alone that they follow from."""
-    order = list(sources)
+def _each_once(rows: Array) -> Array:
+    """Rows without those that differ from an earlier one in the table at most."""
     _, first = np.unique(rows[:, :4], axis=0, return_index=True)
-    element, term, least, counts, tables = rows[np.sort(first)].T
+    return rows[np.sort(first)]
 
-    def read(sums: Sums) -> set[str]:
-        return {order[owner] for owner in np.unique(owners[sums.element[sums.element >= 0]])}
 
-    used = read(Sums(element, term))
-    while more := set[str]().union(*(read(states[name]) for name in used & states.keys())) - used:
-        used |= more
-    kept = np.isin(owners, [index for index, name in enumerate(order) if name in used])
-    moved = np.append(np.cumsum(kept) - 1, -1)
-
-    def renumbered(sums: Sums) -> Sums:
-        return Sums(moved[sums.element], sums.term)
-
-    return RowIndices(
-        {name: size for name, size in sources.items() if name in used},
-        renumbered(Sums(element, term)),
-        least,
-        counts,
-        tables,
-        described,
-        {name: renumbered(sums) for name, sums in states.items() if name in used},
-        names,
-    )
+def _used(sources: Sequence[str], owners: Array, rows: Sums, states: Mapping[str, Sums]) -> set[str]:
+    """The sources that row indices follow from, and those that states among them follow from."""
+    used, waiting = set[str](), [rows]
+    for sums in waiting:
+        new = {sources[owner] for owner in np.unique(owners[sums.element[sums.element >= 0]])} - used
+        used |= new
+        waiting += [states[name] for name in new & states.keys()]
+    return used
 
 
 def _table(graph: Graph, node: Node) -> str:

@@ -35,11 +35,11 @@ def pads(module: nn.Module, x: Tensor) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("module", "shape", "found"),
     [
-        (padded([0, 1, 0, 1], [3, 3], [2, 2]), (1, 2, 8, 6), []),
-        (padded([1, 1, 1, 1], [3, 3], [2, 2]), (1, 2, 7, 9), []),
-        (padded([0, 1, 0, 1], [3, 3], [2, 2], value=torch.finfo(torch.float32).min), (2, 7, 9), []),
-        (padded([1, 2], [4], [2]), (1, 2, 9), []),
-        (padded([0, 0, 1, 1, 0, 2], [3, 3, 1], [3, 1, 1]), (1, 2, 4, 5, 6), []),
+        (padded([0, 1, 0, 1], [3, 3], [2, 2]), (1, 2, 8, 6), [("replicate",)]),
+        (padded([1, 1, 1, 1], [3, 3], [2, 2]), (1, 2, 7, 9), [("replicate",)]),
+        (padded([0, 1, 0, 1], [3, 3], [2, 2], value=torch.finfo(torch.float32).min), (2, 7, 9), [("replicate",)]),
+        (padded([1, 2], [4], [2]), (1, 2, 9), [("replicate",)]),
+        (padded([0, 0, 1, 1, 0, 2], [3, 3, 1], [3, 1, 1]), (1, 2, 4, 5, 6), [("replicate",)]),
         (padded([0, 1, 1, 1], [3, 3], [2, 2]), (1, 2, 8, 7), [("replicate",)]),
         (padded([0, 1], [2, 2], [1, 1]), (1, 2, 3, 4), [("replicate",)]),
         (padded([2, 0, 0, 1], [4, 4], [3, 3], [1, 1]), (1, 2, 8, 8), [("replicate",)]),
@@ -50,7 +50,9 @@ def pads(module: nn.Module, x: Tensor) -> list[tuple[Any, ...]]:
         (padded([1, 1, 1, 1], [3, 3], [2, 2], value=-1.0), (1, 2, 7, 9), [("constant", -1.0)]),
     ],
 )
-def test_a_max_pooling_pads_by_itself(module: nn.Module, shape: tuple[int, ...], found: list[tuple[Any, ...]]) -> None:
+def test_a_max_pooling_meets_edges_instead_of_infinities(
+    module: nn.Module, shape: tuple[int, ...], found: list[tuple[Any, ...]]
+) -> None:
     assert pads(module, data(*shape)) == found
 
 

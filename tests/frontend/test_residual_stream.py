@@ -179,29 +179,3 @@ def test_a_class_token_keeps_its_size_beside_patches(normed: bool, vulkan: Devic
     found, exact = q8.Session(model, "reference")(x), module(x).detach().numpy()
     assert 10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()) > 30
     np.testing.assert_array_equal(q8.Session(model, vulkan)(x), found)
-
-
-class Attended(Tokens):
-    """What is computed of the class token alone is a hundredth as large as the patches beside it, and multiplied by
-    channel, as class attention does."""
-
-    def __init__(self) -> None:
-        super().__init__(normed=True)
-        self.factor = nn.Parameter(torch.rand(12) + 0.5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        patches = self.patches(x).flatten(2).transpose(1, 2)
-        y = torch.cat([self.token.expand(x.shape[0], -1, -1), patches], 1)
-        normed = self.first(y)
-        added = torch.cat([self.down(self.up(normed[:, :1]).relu()), normed[:, 1:]], 1)
-        z: torch.Tensor = self.norm(y + self.factor * added)[:, 0]
-        return z
-
-
-def test_a_class_token_keeps_its_size_in_what_is_added() -> None:
-    torch.manual_seed(0)
-    module = Attended()
-    model, x = quantized(module, 2, 3, 6, 6)
-    assert [model.graph.types[n.output].dtype for n in model.graph.nodes if n.op == "cat"] == [INT16X4] * 2
-    found, exact = q8.Session(model, "reference")(x), module(x).detach().numpy()
-    assert 10 * np.log10((exact**2).sum() / ((exact - found) ** 2).sum()) > 30

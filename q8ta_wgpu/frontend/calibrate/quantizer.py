@@ -9,8 +9,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
-from q8ta_wgpu.frontend.export.cats import factors_before_cats, norms_before_cats
-from q8ta_wgpu.frontend.export.folding import float_constants
+from q8ta_wgpu.frontend.export.cats import norms_before_cats
 from q8ta_wgpu.frontend.export.linears import name_linears
 from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent
 from q8ta_wgpu.frontend.export.remove_no_ops import remove_identities
@@ -101,11 +100,9 @@ class Quantizer:
         """Replaces attention by two products and a softmax, recurrent layers by one call for each, and products with a
         constant matrix by linears. Moves norms before cats, and removes operators without effect."""
         norms_before_cats(model, self._why_skipped)
-        factors_before_cats(model)
         expand_attention(model)
         expand_recurrent(model)
         remove_identities(model)
-        float_constants(model)
         name_linears(model)
         model.recompile()
         return model

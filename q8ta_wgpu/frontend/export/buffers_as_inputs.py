@@ -11,14 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
-from torch.fx import Node
 from torch.nn.utils import stateless
 
 from q8ta_wgpu.errors import InputError, one_line
 from q8ta_wgpu.frontend.export.stores import stores
-from q8ta_wgpu.frontend.nodes import CONVERSIONS, kind
-from q8ta_wgpu.ir.int8 import Moves
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -30,7 +26,6 @@ class States:
         module: the module, which nobody else uses: tracing replaces its buffers.
         names: of the buffers, as `named_buffers` has them.
         arguments: an example of forward's arguments.
-        fixed: names of other buffers, which forward assigns without changing them: it computes with copies of them.
 
     Attributes:
         initial: their values.
@@ -38,13 +33,11 @@ class States:
         functional: the module with these values as last inputs. It returns (forward's results, the new values).
     """
 
-    def __init__(
-        self, module: torch.nn.Module, names: Sequence[str], arguments: Tensors, fixed: Sequence[str] = ()
-    ) -> None:
-        self.names, self._fixed, self.lost = list(names), list(fixed), ""
+    def __init__(self, module: torch.nn.Module, names: Sequence[str], arguments: Tensors) -> None:
+        self.names, self.lost = list(names), ""
         self._module = module
         self.initial = tuple(module.get_buffer(name).detach().clone() for name in names)
-        buffers = [module.get_buffer(name) for name in (*names, *fixed)]
+        buffers = [module.get_buffer(name) for name in names]
         self._attributes = _attributes(module, buffers)
         places = {id(buffer): place for place, buffer in enumerate(buffers)}
         every = module.named_buffers(remove_duplicate=False)
@@ -65,13 +58,13 @@ class States:
         traced, module = self.functional, self._module
 
         def functional(*inputs: torch.Tensor) -> Any:
-            values = [value.clone() for value in (*inputs[count:], *map(traced.get_buffer, self._fixed))]
+            values = [value.clone() for value in inputs[count:]]
             held = {name: value for name, value in traced._buffers.items() if value is not None}
             held |= {name: values[place] for name, place in self._places.items()}
             with stateless._reparametrize_module(module, held), self._replaced(values):
                 found = module.forward(*inputs[:count])
                 written = tuple(module.get_buffer(name).clone() for name in self.names)
-            return (found, written) if self.names else found
+            return found, written
 
         return functional
 
@@ -130,34 +123,6 @@ def lost_after(name: str, index: int) -> str:
 def _is_lost(value: torch.Tensor, initial: torch.Tensor) -> bool:
     """Whether elements became NaN or infinite. Some may be infinite from the beginning, as those of a largest value."""
     return bool((value.isnan() | (value.isinf() & initial.isfinite())).any())
-
-
-def unchanged(program: ExportedProgram, count: int) -> list[int]:
-    """The indices of states whose value is the same after every call. States are the last `count` inputs and results of
-    a program."""
-    inputs = program.graph.find_nodes(op="placeholder")[-count:]
-    results: Any = program.graph.output_node().args[0]
-    pairs = zip(inputs, results[-count:], strict=True)
-    return [number for number, (read, written) in enumerate(pairs) if _comes_back(read, written)]
-
-
-def _comes_back(read: Node, written: Node) -> bool:
-    """Whether a value is another one, moved by calls that return each element to its index. roll is not among them,
-    since its distance may follow from a size."""
-    calls: list[Node] = []
-    while written is not read:
-        sources, converts = written.all_input_nodes, str(written.target) in CONVERSIONS
-        moves = converts or (isinstance(kind(written), Moves) and not str(written.target).startswith("aten.roll"))
-        if not moves or len(sources) != 1 or written.meta["val"].dtype != read.meta["val"].dtype:
-            return False
-        calls, written = [written] * (not converts) + calls, sources[0]
-    numbers = torch.arange(1, read.meta["val"].numel() + 1).view(read.meta["val"].shape)
-    found = numbers
-    for call in calls:
-        (source,) = call.all_input_nodes
-        args, kwargs = torch.fx.map_arg((call.args, call.kwargs), {source: found}.__getitem__)
-        found = call.target(*args, **kwargs)  # type: ignore[operator]
-    return found.equal(numbers)
 
 
 def _attributes(module: torch.nn.Module, buffers: Sequence[torch.Tensor]) -> list[tuple[Any, Any, int]]:

@@ -43,27 +43,6 @@ def norms_before_cats(model: GraphModule, stays: Callable[[Node], str]) -> None:
     fold_norms(model)
 
 
-def factors_before_cats(model: GraphModule) -> None:
-    """Multiplies the inputs of a cat by a constant instead of the cat, if the product is then added to something. The
-    sum then reads the cat, whose inputs have their own scales until then."""
-    for cat in model.graph.find_nodes(op="call_function", target=_CAT):
-        user = next(iter(cat.users), None)
-        if user is None or len(cat.users) > 1 or user.target is not torch.ops.aten.mul.Tensor:
-            continue
-        factor = next((n for n in user.all_input_nodes if n is not cat), None)
-        added = any(reader.target is torch.ops.aten.add.Tensor for reader in user.users)
-        if factor is None or not added or not is_constant(factor) or user.meta["val"].shape != cat.meta["val"].shape:
-            continue
-        inputs, *dim = cat.args
-        rank = cat.meta["val"].dim()
-        along = (*dim, 0)[0] % rank - rank  # counted from the last dimension, as in broadcasting
-        if factor.meta["val"].dim() >= -along and factor.meta["val"].shape[along] > 1:
-            continue
-        cat.args = ([call(cat, user.target, x, factor, like=user) for x in inputs], *dim)
-        user.replace_all_uses_with(cat)
-        model.graph.erase_node(user)
-
-
 def _chain(cat: Node) -> list[Node]:
     """The batch norm that is the only reader of a cat, and the elementwise operators behind it, each the only reader of
     the one before."""

@@ -15,7 +15,7 @@ from torch.export.dynamic_shapes import _DerivedDim, _DimHint
 
 from q8ta_wgpu.errors import InputError, shown
 from q8ta_wgpu.frontend.notes import SIZES, noted
-from q8ta_wgpu.ir.size import MOST, UNBOUNDED, Dynamic, Point, Size, Terms, solved, traced_points
+from q8ta_wgpu.ir.size import MOST, UNBOUNDED, Dynamic, Point, Size, Terms, leading_slice, solved, traced_points
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,10 @@ class Dimensions:
     def table_slice(self, name: str, tensor: Tensor, point: Point) -> Tensor:
         """The leading slice of a table that is read at a point."""
         terms = self.tables.get(name)
-        return tensor if terms is None else leading_slice(tensor, [int(Size.of(size, point)) for size in terms])
+        if terms is None:
+            return tensor
+        found: Tensor = leading_slice(tensor, [int(Size.of(size, point)) for size in terms]).contiguous()
+        return found
 
     def point(self, shapes: Sequence[Sequence[int]]) -> Point | str:
         """The symbols' values for inputs of these shapes, or what is wrong with the shapes."""
@@ -210,17 +213,3 @@ def _symbol(spec: Any, size: int, index: int, dim: int) -> tuple[str, Terms, int
         terms = {(root.__name__,): int(spec.fn(1)) - offset, **({(): offset} if offset else {})}
     largest = int(root.max) if isinstance(root.max, int) and root.max < UNBOUNDED else UNBOUNDED
     return root.__name__, terms, max(int(root.min), 0), largest
-
-
-def leading_slice(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The first elements along each dimension. A dimension whose elements are all equal is repeated to the requested
-    size."""
-    for dim, size in enumerate(shape) if tensor.dim() == len(shape) else ():
-        if size > tensor.shape[dim] and is_alike(tensor, dim):
-            tensor = tensor.narrow(dim, 0, 1).expand([size if d == dim else n for d, n in enumerate(tensor.shape)])
-    return tensor[tuple(map(slice, shape))].contiguous()
-
-
-def is_alike(tensor: Tensor, dim: int) -> bool:
-    """Whether a tensor has the same elements at each index of a dimension."""
-    return bool(tensor.numel()) and bool((tensor == tensor.narrow(dim, 0, 1)).all())

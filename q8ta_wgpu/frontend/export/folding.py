@@ -17,7 +17,6 @@ from q8ta_wgpu.frontend.nodes import (
     QDQ,
     constant,
     is_constant,
-    is_float,
     named_arguments,
     origins,
     quantizes,
@@ -112,21 +111,3 @@ def _made_of(nodes: Iterable[Node]) -> dict[Node, list[str]]:
         sources = (name for source in node.all_input_nodes for name in found.get(source, ()))
         found[node] = origins(node) if is_constant(node) else list(dict.fromkeys(sources))
     return found
-
-
-_ARITHMETIC = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
-
-
-def float_constants(module: GraphModule) -> None:
-    """Converts constants of integers and bools to float32 where floats are computed with them, so that they are
-    quantized as others."""
-    for node in list(module.graph.nodes):
-        if node.op != "get_attr" or is_float(node):
-            continue
-        users = [user for user in node.users if str(user.target) in _ARITHMETIC and is_float(user)]
-        value = constant(module, node)
-        if not users or not isinstance(value, torch.Tensor) or not torch.equal(value.float().to(value.dtype), value):
-            continue
-        made = new_constant(module, node, f"_float_{node.name}", value.float())
-        for user in users:
-            user.replace_input_with(node, made)

@@ -18,12 +18,12 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, Q8taError, UnsupportedError, one_line, printable
-from q8ta_wgpu.frontend.export.dimensions import Dimensions, is_alike, leading_slice
+from q8ta_wgpu.frontend.export.dimensions import Dimensions
 from q8ta_wgpu.frontend.export.folding import parameters
 from q8ta_wgpu.frontend.export.sized import Sized, arguments_at
 from q8ta_wgpu.frontend.nodes import constant, source_of
 from q8ta_wgpu.frontend.notes import SIZES, note, noted
-from q8ta_wgpu.ir.size import UNBOUNDED, Point, Size, fitted
+from q8ta_wgpu.ir.size import UNBOUNDED, Point, Size, fitted, is_alike, leading_slice
 
 
 def annotate(module: GraphModule, found: Dimensions, others: Sequence[GraphModule]) -> Dimensions:

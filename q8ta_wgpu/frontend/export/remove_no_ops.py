@@ -5,7 +5,7 @@ dropouts, since they would separate operators that are rounded as one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -44,64 +44,33 @@ def _drop_copy_of_itself(copy: Node) -> None:
         copy.graph.erase_node(copy)
 
 
-class _Axis(NamedTuple):
-    """A dimension of a max pooling of a padded tensor: elements added `before` and `after` it, and its windows."""
-
-    before: int
-    after: int
-    kernel: int
-    stride: int
-    padding: int
-    dilation: int
-
-    @property
-    def meets_elements(self) -> bool:
-        """Whether each window has an element of the tensor, and if it has an added one, the element nearest to that."""
-        return min(self[:2]) >= 0 and max(self[:2]) + self.padding < self.kernel and self.dilation == 1
-
-    def pads(self, ceil_mode: bool) -> bool:
-        """Whether the pooling's own padding, which is equal on both sides, makes the same windows for any size."""
-        added = self.stride - 1 if ceil_mode else 0  # the most elements that ceil_mode adds at the end
-        return self.after - self.before == added and self.before + self.padding <= self.kernel // 2
-
-
-def _pad_by_pooling(pad: Node) -> None:
-    """Replaces a padding by -inf before a max pooling by the pooling's own padding, or else by a padding with the
-    nearest element. The maximum is the same."""
+def _pad_with_edges(pad: Node) -> None:
+    """Replaces a padding by -inf that only max poolings read by a padding with the nearest element. The maximum is the
+    same."""
     arguments = named_arguments(pad)
     value, numbers = arguments.get("value"), arguments["pad"]
     if arguments.get("mode", "constant") != "constant" or value is None or value > torch.finfo(torch.float32).min:
         return
-    pools = [(pool, found) for pool in pad.users if (found := _axes(pool, numbers))]
-    if (
-        not pools
-        or len(pools) != len(pad.users)
-        or not all(axis.meets_elements for _, found in pools for axis in found)
-    ):
-        return
-    for pool, found in pools:
-        ceil_mode = [mode for mode in (False, True) if all(axis.pads(mode) for axis in found)]
-        if ceil_mode:
-            windows = [[a.kernel for a in found], [a.stride for a in found], [a.before + a.padding for a in found]]
-            pool.args = (arguments["self"], *windows, [1] * len(found), ceil_mode[0])
-    if pad.users:
-        around = [n for axis in reversed(found) for n in axis[:2]]
+    if pad.users and all(_meets_edges(pool, numbers) for pool in pad.users):
+        rank = _MAX_POOLS[next(iter(pad.users)).target]
+        around = [*numbers, *[0] * (2 * rank - len(numbers))]
         pad.target, pad.args, pad.kwargs = _aten.pad.default, (arguments["self"], around, "replicate"), {}
 
 
-def _axes(pool: Node, numbers: list[Any]) -> list[_Axis]:
-    """The dimensions of a max pooling of a tensor padded by these numbers (torch's order, from the last dimension on).
-    Empty if other dimensions are padded, or if ceil_mode adds windows that have padding only."""
-    if (rank := _MAX_POOLS.get(pool.target, 0)) == 0 or (arguments := named_arguments(pool)).get("ceil_mode"):
-        return []
-    ends = [tuple(numbers[i : i + 2]) for i in range(0, len(numbers), 2)][::-1]
-    if len(ends) > rank or not all(isinstance(n, int) for n in numbers):
-        return []
-    ends = [(0, 0)] * (rank - len(ends)) + ends
-    kernel = arguments["kernel_size"]
-    lists = (kernel, arguments.get("stride") or kernel, arguments.get("padding", [0]), arguments.get("dilation", [1]))
-    windows = [list(numbers) * rank if len(numbers) == 1 else list(numbers) for numbers in lists]
-    return [_Axis(*pair, *window) for pair, window in zip(ends, zip(*windows, strict=True), strict=True)]
+def _meets_edges(pool: Node, numbers: list[Any]) -> bool:
+    """Whether each window of a max pooling has an element of the tensor that these numbers pad (in torch's order,
+    from the last dimension on), and if it has an added one, the element nearest to that."""
+    if not (rank := _MAX_POOLS.get(pool.target, 0)) or (arguments := named_arguments(pool)).get("ceil_mode"):
+        return False
+    if len(numbers) > 2 * rank or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        return False
+    lists = (arguments["kernel_size"], arguments.get("padding", [0]), arguments.get("dilation", [1]))
+    windows = zip(*((list(numbers) * rank)[rank - 1 :: -1] for numbers in lists), strict=True)  # the last one first
+    ends = zip(numbers[::2], numbers[1::2], strict=True)
+    return all(
+        max(pair) + padding < kernel and dilation == 1
+        for pair, (kernel, padding, dilation) in zip(ends, windows, strict=False)
+    )
 
 
 _MAX_POOLS: Mapping[Any, int] = {_aten.max_pool1d.default: 1, _aten.max_pool2d.default: 2, _aten.max_pool3d.default: 3}
@@ -110,8 +79,8 @@ _MAX_POOLS: Mapping[Any, int] = {_aten.max_pool1d.default: 1, _aten.max_pool2d.d
 _RULES: Mapping[Any, Callable[[Node], None]] = {
     _aten.copy_.default: _drop_copy_of_itself,
     _aten.cat.default: _drop_empty_parts,
-    _aten.pad.default: _pad_by_pooling,
-    _aten.constant_pad_nd.default: _pad_by_pooling,
+    _aten.pad.default: _pad_with_edges,
+    _aten.constant_pad_nd.default: _pad_with_edges,
 }
 
 

@@ -7,9 +7,8 @@ from typing import Any
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from q8ta_wgpu.frontend.export.dimensions import leading_slice
 from q8ta_wgpu.frontend.notes import SIZES, noted
-from q8ta_wgpu.ir.size import Point, Size, solved
+from q8ta_wgpu.ir.size import Point, Size, leading_slice, solved
 
 
 class Sized(Interpreter):
@@ -38,7 +37,7 @@ class Sized(Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         found, said = getattr(self, n.op)(n.target, args, kwargs), noted(n, SIZES, {})
         if n.op == "get_attr" and "shape" in said:
-            return leading_slice(found, [int(Size.of(size, self._point)) for size in said["shape"]])
+            return leading_slice(found, [int(Size.of(size, self._point)) for size in said["shape"]]).contiguous()
         return found
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[Any, Any]:
