@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bench.options import Options
 from bench.products import tiled, timed
 from q8ta_wgpu.errors import InputError
-from q8ta_wgpu.kernels.product.gemm import TILES
+from q8ta_wgpu.kernels.product.gemm import TILES, bytes_along
 from q8ta_wgpu.kernels.product.speeds import Speed
 from q8ta_wgpu.kernels.product.units import UNIT_TILES
 from q8ta_wgpu.runtime.device import Device
@@ -43,7 +43,7 @@ def points(device: Device, sizes: Sequence[tuple[int, int, int]]) -> dict[str, l
         for kernel, us in timed(device, graph, tiled(graph, device)).items():
             label = kernel.name.partition(".")[2].removeprefix("pw_")
             if (tile := TILES.get(label)) is not None:
-                work = 2e-6 * tile.m * tile.n * tile.bytes_along(-(-depth // 16))
+                work = 2e-6 * tile.m * tile.n * bytes_along(tile, -(-depth // 16))
                 found.setdefault(label, []).append((tile.groups(rows, channels), work, residual, us))
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bench.figures import read
 from q8ta_wgpu.kernels.lib.thresholds import PADDED
-from q8ta_wgpu.kernels.product.gemm import TILES
+from q8ta_wgpu.kernels.product.gemm import TILES, padded_elements
 
 ROWS = 1 << 16
 """Rows of a result that fills a GPU."""
@@ -14,7 +14,7 @@ ROWS = 1 << 16
 
 def chosen(weights: Mapping[str, float], channels: int) -> str:
     """The large tile for a result of so many channels."""
-    return min(weights, key=lambda label: TILES[label].padded(ROWS, channels) * weights[label])
+    return min(weights, key=lambda label: padded_elements(TILES[label], ROWS, channels) * weights[label])
 
 
 def test_amds_estimate_chooses_the_tiles_that_an_h200_does() -> None:

@@ -11,7 +11,7 @@ from bench import family
 from bench.options import Options
 from q8ta_wgpu.errors import InputError
 from q8ta_wgpu.kernels.product import speeds
-from q8ta_wgpu.kernels.product.gemm import TILES
+from q8ta_wgpu.kernels.product.gemm import TILES, bytes_along
 from testbed.op_graphs import rng
 
 
@@ -22,7 +22,7 @@ def test_the_fit_explains_times_of_a_known_speed(name: str) -> None:
     measured = []
     for rows, channels, depth in family.sizes():
         for joined in (False, True):
-            groups, work = tile.groups(rows, channels), 2e-6 * tile.m * tile.n * tile.bytes_along(-(-depth // 16))
+            groups, work = tile.groups(rows, channels), 2e-6 * tile.m * tile.n * bytes_along(tile, -(-depth // 16))
             us = true.microseconds(groups, work, joined) * float(np.exp(0.02 * noise.standard_normal()))
             measured.append((groups, work, joined, us))
     found, factor = family.fitted(measured)

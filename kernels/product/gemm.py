@@ -125,11 +125,6 @@ class Tile:
         """The number of steps along `vectors` vectors of k."""
         return -(-vectors // (self.step * self.split))
 
-    def bytes_along(self, vectors: int) -> int:
-        """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
-        tile = self.at_depth(vectors)
-        return 16 * tile.steps(vectors) * tile.step * tile.split
-
     def turns(self, vectors: int) -> int:
         """`Kernel.turns` for `vectors` vectors of k: the turns of the loop over steps, and of inner loops that are not
         unrolled. Tiles in registers are counted as on lavapipe, where a vector takes the most turns."""
@@ -143,10 +138,6 @@ class Tile:
     def groups(self, rows: int, channels: int) -> int:
         """The number of workgroups for a result."""
         return -(-rows // self.m) * -(-channels // self.n)
-
-    def padded(self, rows: int, channels: int) -> int:
-        """The number of elements of all tiles of a result, padding included."""
-        return self.groups(rows, channels) * self.m * self.n
 
     def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
         """A weight int8 (channels, bytes along k) as words in order (column tile, k, column in tile), padded with 0.
@@ -197,6 +188,17 @@ def tiles(halves_per_row: int, among: Mapping[str, AnyTile] = TILES) -> Mapping[
     return {label: tile for label, tile in found.items() if tile.is_shared()}
 
 
+def padded_elements(tile: AnyTile, rows: int, channels: int) -> int:
+    """The number of elements of all tiles of a result, padding included."""
+    return tile.groups(rows, channels) * tile.m * tile.n
+
+
+def bytes_along(tile: AnyTile, vectors: int) -> int:
+    """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
+    shaped = tile.at_depth(vectors)
+    return 16 * shaped.steps(vectors) * shaped.step * shaped.split
+
+
 def _fastest(
     sizes: tuple[int, int, int], tiles: Mapping[str, AnyTile], residual: bool, adapter: str, halves_per_row: int
 ) -> str:
@@ -208,7 +210,7 @@ def _fastest(
         tile = tiles[name]
         columns = tile.columns + (SPLITTING if halves_per_row > 1 else 0)
         unpacked = tile.m + (UNPACKING if tile.columns > tile.n else 0)
-        work = 2e-6 * unpacked * columns * tile.bytes_along(-(-words // 4))
+        work = 2e-6 * unpacked * columns * bytes_along(tile, -(-words // 4))
         return measured[name].microseconds(tile.groups(rows, channels), work, residual, halves_per_row)
 
     return min((name for name in tiles if name in measured), key=microseconds)
@@ -242,7 +244,7 @@ def choose(
     rows, channels, _ = sizes
 
     def padded(weights: Mapping[str, float]) -> str:
-        return min(weights, key=lambda name: NARROW_TILES[name].padded(rows, channels) * weights[name])
+        return min(weights, key=lambda name: padded_elements(NARROW_TILES[name], rows, channels) * weights[name])
 
     if not target.shares_memory:
         faster = "registers_8x32" if narrow else "registers_7x16" if target.shuffles else ""

@@ -102,11 +102,6 @@ class UnitTile:
         """The number of steps along `vectors` vectors of k."""
         return -(-vectors // self.step)
 
-    def bytes_along(self, vectors: int) -> int:
-        """Bytes along k that a workgroup multiplies for `vectors` vectors of k, padding included."""
-        tile = self.at_depth(vectors)
-        return 16 * tile.steps(vectors) * tile.step
-
     def turns(self, vectors: int) -> int:
         """`Kernel.turns` for `vectors` vectors of k: one for each step, since all other loops are unrolled."""
         return self.at_depth(vectors).steps(vectors)
@@ -114,10 +109,6 @@ class UnitTile:
     def groups(self, rows: int, channels: int) -> int:
         """The number of workgroups for a result."""
         return -(-rows // self.m) * -(-channels // self.n)
-
-    def padded(self, rows: int, channels: int) -> int:
-        """The number of elements of all tiles of a result, padding included."""
-        return self.groups(rows, channels) * self.m * self.n
 
     def pack(self, weight: NDArray[np.int8]) -> NDArray[np.uint32]:
         """A weight int8 (channels, bytes along k) as words in order (column tile, step, channel, vector of k), padded
