@@ -10,7 +10,6 @@ import numpy as np
 
 from q8ta_wgpu.importing import onnx_calls
 from q8ta_wgpu.importing.builder import Builder, Import, Rules
-from q8ta_wgpu.ir.graph import Array
 from q8ta_wgpu.ir.layout import Shape
 
 
@@ -54,31 +53,17 @@ def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
     x, gamma, beta = (*args["inputs"], None)[:3]
     shape = b.type(x).shape
     normalized = shape[onnx_calls.axis(b, args, len(shape)) :]
-    parameters = [
-        name if name is None or b.type(name).shape == normalized else b.constant(_broadcast(b, name, normalized))
-        for name in (gamma, beta)
-    ]
+    parameters = [name and b.aten("aten.expand.default", {"self": name, "size": normalized}) for name in (gamma, beta)]
     arguments = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
     rms = args["operator"] == "RMSNormalization"
     return b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**arguments, "eps": float(args["epsilon"])})
 
 
-def _broadcast(b: Builder, name: str, shape: Shape) -> Array:
-    array = onnx_calls.constant(b, name, "scale or bias")
-    assert array is not None
-    lead = array.reshape(array.shape[max(array.ndim - len(shape), 0) :]) if array.ndim > len(shape) else array
-    return np.array(np.broadcast_to(lead, shape), np.float32)
-
-
 def _onnx_group_norm(b: Builder, args: Mapping[str, Any]) -> str:
     """ONNX's GroupNormalization, and InstanceNormalization, which has a group for each channel."""
-    x, gamma, beta = args["inputs"]
-    shape = b.type(x).shape
-    groups = int(args.get("num_groups") or shape[1])
-    return b.aten(
-        "aten.group_norm.default",
-        {"input": x, "num_groups": groups, "weight": gamma, "bias": beta, "eps": float(args["epsilon"])},
-    )
+    names = dict(zip(("input", "weight", "bias"), args["inputs"], strict=True))
+    groups = int(args.get("num_groups") or b.type(names["input"]).shape[1])
+    return b.aten("aten.group_norm.default", {**names, "num_groups": groups, "eps": args["epsilon"]})
 
 
 def _import_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
@@ -92,11 +77,9 @@ def _import_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
 
 
 def _onnx_batch_norm(b: Builder, args: Mapping[str, Any]) -> str:
-    x, gamma, beta, mean, variance = args["inputs"]
-    arguments = {"input": x, "weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
-    return b.aten(
-        "aten.batch_norm.default", {**arguments, "training": args.get("training_mode"), "eps": float(args["epsilon"])}
-    )
+    names = ("input", "weight", "bias", "running_mean", "running_var")
+    more = {"training": args.get("training_mode"), "eps": args["epsilon"]}
+    return b.aten("aten.batch_norm.default", {**dict(zip(names, args["inputs"], strict=True)), **more})
 
 
 def _import_softmax(op: str) -> Import:

@@ -129,19 +129,6 @@ def _onnx_running(op: str) -> Import:
     return rule
 
 
-def _onnx_prod(b: Builder, args: Mapping[str, Any]) -> str:
-    """ONNX's ReduceProd, one dimension after another."""
-    y, shape = str(args["inputs"][0]), b.type(args["inputs"][0]).shape
-    axes = onnx_calls.axes(b, args, len(shape))
-    if not axes and args.get("noop_with_empty_axes"):
-        return y
-    reduced = sorted(axes or range(len(shape)))
-    for dim in reduced:
-        y = _import_product(b, {"self": y, "dim": dim, "keepdim": True})
-    others = [n for d, n in enumerate(shape) if d not in reduced]
-    return y if args["keepdims"] else str(b.aten("aten.view.default", {"self": y, "size": others}))
-
-
 def _import(op: str) -> Import:
     """The importer of a reduction with aten's `dim`, where none or an empty list is all dimensions, and `keepdim`."""
 
@@ -170,11 +157,19 @@ def _import(op: str) -> Import:
     return rule
 
 
+def _product(b: Builder, args: Mapping[str, Any]) -> str:
+    """A product along several dimensions, one after another."""
+    for dim in sorted(args["dim"], reverse=True):
+        args = {**args, "self": _import_product(b, {**args, "dim": dim})}
+    return str(args["self"])
+
+
 _ONNX = {
     "mean": ("ReduceMean",),
     "sum": ("ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
     "amax": ("ReduceMax", "GlobalMaxPool"),
     "amin": ("ReduceMin",),
+    "cumprod": ("ReduceProd",),
 }
 """The operators of ONNX that are imported with each reduction."""
 
@@ -182,6 +177,7 @@ _ONNX = {
 def _onnx(op: str) -> Mapping[str, Import]:
     """The importers of ONNX's reductions with `op`. Some apply a function to the elements before it, and another one to
     the result."""
+    reduction = _product if op == "cumprod" else _import(op)
 
     def rule(b: Builder, args: Mapping[str, Any]) -> str:
         x, name = str(args["inputs"][0]), args["operator"]
@@ -200,7 +196,7 @@ def _onnx(op: str) -> Mapping[str, Import]:
             case "ReduceLogSumExp":
                 highest = str(_import("amax")(b, {"self": x, "dim": axes, "keepdim": True})) if axes else ""
                 x = b.emit("exp", (b.aten("aten.sub.Tensor", {"self": x, "other": highest}) if highest else x,))
-        y = str(_import(op)(b, {"self": x, "dim": axes, "keepdim": keepdim})) if axes else x
+        y = str(reduction(b, {"self": x, "dim": axes, "keepdim": keepdim})) if axes else x
         match name:
             case "ReduceL2":
                 y = b.emit("sqrt", (y,))
@@ -261,6 +257,6 @@ ONNX: Rules = {
     "argmin": {"ArgMin": _onnx_index("argmin")},
     "rank": {"TopK": _onnx_topk},
     "cumsum": {"CumSum": _onnx_running("cumsum")},
-    "cumprod": {"CumProd": _onnx_running("cumprod"), "ReduceProd": _onnx_prod},
-    **{op: _onnx(op) for op in _ONNX},
+    "cumprod": {"CumProd": _onnx_running("cumprod"), **_onnx("cumprod")},
+    **{op: _onnx(op) for op in ("mean", "sum", "amax", "amin")},
 }

@@ -145,13 +145,9 @@ ONNX_GELU: Mapping[str, Import] = {
 def onnx_isinf(b: Builder, args: Mapping[str, Any]) -> str:
     """ONNX's IsInf, of one sign or both."""
     (x,) = args["inputs"]
-    match bool(args["detect_negative"]), bool(args["detect_positive"]):
-        case True, True:
-            return b.emit("isinf", (x,))
-        case False, False:
-            return b.emit("affine", (b.emit("isinf", (x,)),), {"factor": 0.0, "term": 0.0})
-        case negative, _:
-            return b.aten("aten.eq.Scalar", {"self": x, "other": -math.inf if negative else math.inf})
+    if args["detect_negative"] and args["detect_positive"]:
+        return b.emit("isinf", (x,))
+    return b.aten("aten.eq.Scalar", {"self": x, "other": -math.inf if args["detect_negative"] else math.inf})
 
 
 def onnx_hardsigmoid(b: Builder, args: Mapping[str, Any]) -> str:

@@ -13,15 +13,12 @@ from q8ta_wgpu.importing.builder import Builder
 from q8ta_wgpu.ir.graph import DTYPES, INT8X4, Array, QParams
 from q8ta_wgpu.ir.op import FLOAT_MAX
 from q8ta_wgpu.onnx_import.onnx_builder import STORED, OnnxBuilder, Rule, bounds_of
+from q8ta_wgpu.onnx_import.onnx_nodes import dtype_name
 
 
 def _check(b: Builder, dtype: int) -> None:
     if dtype not in STORED:
-        raise b.refuse(f"its integers must be {', '.join(map(_name, STORED))}, found {_name(dtype)}")
-
-
-def _name(dtype: int) -> str:
-    return str(TensorProto.DataType.Name(dtype)).lower() if dtype in TensorProto.DataType.values() else str(dtype)
+        raise b.refuse(f"its integers must be {', '.join(map(dtype_name, STORED))}, found {dtype_name(dtype)}")
 
 
 def _along(b: Builder, array: Array, shape: Sequence[int], axis: int, block: int) -> Array:
@@ -73,7 +70,7 @@ def quantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, a
 
 def _integers(values: Array, dtype: int) -> Array:
     """Integers as an array of an ONNX dtype; 4-bit integers as 8-bit ones."""
-    return values.astype({"uint4": "uint8", "int4": "int8"}.get(_name(dtype), _name(dtype)))
+    return values.astype({"uint4": "uint8", "int4": "int8"}.get(dtype_name(dtype), dtype_name(dtype)))
 
 
 def dequantize(b: OnnxBuilder, x: str, scale: str, zero: str | None, dtype: int, axis: int = 1, block: int = 0) -> str:
