@@ -21,7 +21,7 @@ _LARGEST = 1 / 32
 of them would need more memory than all else that quantizing needs."""
 
 _RUNS = 3
-"""Runs of which values are kept in full where they fit: the search compares a choice with small changes of it."""
+"""The last values of each call that are kept: the search compares a choice with small changes of it."""
 
 Key = int
 """Stands for a value: those with one key were computed by equal calls, of equal values that were rounded alike."""
@@ -41,18 +41,17 @@ class Kept:
     """
 
     def __init__(self, module: GraphModule, names: Mapping[str, str], count: int, most: int = _KEPT) -> None:
-        self._graph, self._names, self._most = module.graph, names, most
+        self._graph, self._names = module.graph, names
         self._keys: dict[Any, Key] = {}
         self._objects: dict[int, Any] = {}
-        self._values: list[dict[Key, Tensor]] = [{} for _ in range(count)]
-        self._runs: list[dict[Key, int]] = []
+        self._values: list[dict[Node, dict[Key, Tensor]]] = [{} for _ in range(count)]
         own = ((node, x) for node in module.graph.nodes if (x := _own(node)) is not None)
         sizes = {node: math.prod(sizes_of(node)) * x.element_size() * count for node, x in own}
-        self._sizes, left = dict[Node, int](), most // _RUNS
+        self._nodes, left = set[Node](), most // _RUNS
         for node in sorted(sizes, key=sizes.__getitem__):
             if (left := left - sizes[node]) < 0 or sizes[node] > _LARGEST * most:
                 break
-            self._sizes[node] = sizes[node]
+            self._nodes.add(node)
 
     def keys(self, roundings: Roundings) -> dict[Node, Key]:
         """The key of each node's value in a run."""
@@ -78,26 +77,16 @@ class Kept:
 
     def known(self, item: int, keys: Mapping[Node, Key]) -> dict[Node, Tensor]:
         """The values of an item that a run need not compute."""
-        values = self._values[item]
-        return {node: values[keys[node]] for node in self._sizes if keys[node] in values}
+        held = self._values[item].items()
+        return {node: values[keys[node]] for node, values in held if keys[node] in values}
 
     def keep(self, item: int, keys: Mapping[Node, Key], node: Node, value: Any) -> None:
         """Notes a value of an item, if it is one of those that are kept."""
-        if node in self._sizes:
-            self._values[item][keys[node]] = value
-
-    def end_run(self, keys: Mapping[Node, Key]) -> None:
-        """Forgets the values of the runs that are least like the last one, until there is room."""
-        last = {keys[node]: size for node, size in self._sizes.items()}
-        self._runs.sort(key=lambda run: len(run.keys() & last.keys()), reverse=True)
-        self._runs.insert(0, last)
-        whole: dict[Key, int] = {}
-        for index, run in enumerate(self._runs):
-            if sum((whole | run).values()) > self._most:
-                del self._runs[index:]
-                break
-            whole |= run
-        self._values = [{key: x for key, x in values.items() if key in whole} for values in self._values]
+        if node in self._nodes:
+            values = self._values[item].setdefault(node, {})
+            values[keys[node]] = value
+            if len(values) > _RUNS:
+                del values[next(iter(values))]
 
 
 def _own(node: Node) -> Tensor | None:

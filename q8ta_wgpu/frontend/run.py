@@ -83,7 +83,6 @@ class TorchRunner:
                 for node, value in _Run(self, roundings).steps(*item, known=self._kept.known(index, keys)):
                     self._kept.keep(index, keys, node, value)
                 found.append(self.outputs_of(value))
-        self._kept.end_run(keys)
         return found
 
     def noise_of_each(

@@ -194,8 +194,7 @@ def test_a_run_computes_what_no_run_before_it_did() -> None:
 
 @pytest.mark.parametrize(("most", "kept"), [(65536, 10), (65535, 0), (10**6, 16)])
 def test_runs_keep_as_many_bytes_as_they_may(most: int, kept: int) -> None:
-    """Of each of two runs as many of sixteen values of 2 KB as fit three times, none
-    that takes more than a 32nd of it, and the last run before the others."""
+    """Of each run as many of sixteen values of 2 KB as fit three times, none that takes more than a 32nd of it."""
     calibration, graph, _ = layers(32, 8)
     program = calibration.program
     memory = Kept(graph, {name: value for value, name in program.names.items()}, 1, most)
@@ -205,5 +204,4 @@ def test_runs_keep_as_many_bytes_as_they_may(most: int, kept: int) -> None:
         keys = memory.keys(Roundings(program, calibration.quantized(choice)))
         for node in graph.graph.nodes:
             memory.keep(0, keys, node, torch.zeros(16, 32))
-        memory.end_run(keys)
     assert len(memory.known(0, keys)) == kept
