@@ -146,8 +146,9 @@ class Prologue:
         return {**fields, **(self.stage.fields(types) if self.stage else {})}
 
     def declarations(self, wide: bool, taps: int) -> Iterator[str]:
-        """WGSL: of a vector along k its part (`part_at`), its tap and which vector of x it is (`place_at`); and
-        `part_vector`, a vector of a tensor's buffer."""
+        """WGSL: of a vector along k its part (`part_at`), its tap and which vector of x it is (`place_at`); a vector of
+        a tensor's buffer (`part_vector`), also by conditions alone, or another where there is no such tensor
+        (`part_vector_or`)."""
         part = "params.part_0"
         for i in range(1, len(self.parts)):
             part = f"select({part}, params.part_{i}, k >= params.part_{i - 1}.x)"
@@ -167,6 +168,8 @@ class Prologue:
         cases = "".join(f"case {i}u: {{ return {load}; }} " for i, load in enumerate(loads[1:], 1))
         body = f"switch tensor {{ {cases}default: {{ return {loads[0]}; }} }}" if cases else f"return {loads[0]};"
         yield f"fn part_vector(tensor: u32, at: u32) -> vec4<u32> {{ {body} }}"
+        chosen = "".join(f"if (tensor == {i}u) {{ v = {load}; }} " for i, load in enumerate(loads))
+        yield f"fn part_vector_or(w: vec4<u32>, tensor: u32, at: u32) -> vec4<u32> {{ var v = w; {chosen}return v; }}"
 
     @property
     def label(self) -> str:
