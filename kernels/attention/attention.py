@@ -24,7 +24,7 @@ from q8ta_wgpu.kernels.attention.blocks import KERNELS, row_iterations
 from q8ta_wgpu.kernels.attention.shared import LEAST, macs
 from q8ta_wgpu.kernels.attention.sizes import STRIDES, Sizes, operand_strides, result_strides, sizes, sizes_of
 from q8ta_wgpu.kernels.lib.mask import EVEN, MASK, check_mask, shortened, spread
-from q8ta_wgpu.kernels.linear.q8ta_matmul import LONGEST
+from q8ta_wgpu.kernels.linear.matmul import LONGEST
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,14 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import INT16X4, Array, Attrs, Call, TensorType
 from q8ta_wgpu.ir.int8 import Int8Form, QuantizedCall, WeightedSum
-from q8ta_wgpu.ir.kernel import Kernel
+from q8ta_wgpu.ir.kernel import FLOAT, Kernel
 from q8ta_wgpu.ir.layout import Shape
 from q8ta_wgpu.ir.op import Case, Op, Operand
-from q8ta_wgpu.kernels.conv2d import conv2d_float, conv2d_grouped, conv2d_sums, conv2d_tiled
+from q8ta_wgpu.kernels.conv2d import conv2d_grouped, conv2d_sums, conv2d_tiled
 from q8ta_wgpu.kernels.epilogue import epilogue
+from q8ta_wgpu.kernels.lib import share
 from q8ta_wgpu.kernels.lib.numbers import both
-from q8ta_wgpu.kernels.product import general, weighted
+from q8ta_wgpu.kernels.product import general, sgemm, weighted
 
 
 def _infer_int8(types: tuple[TensorType, ...], attrs: Attrs) -> tuple[Shape, str]:
@@ -94,6 +96,38 @@ CASES = (
 )
 
 
+def _float_sizes(call: Call) -> sgemm.Sizes:
+    n, channels, height, width = call.output.shape
+    groups, depth = call.attrs["groups"], math.prod(call.inputs[1].shape[1:])
+    return sgemm.Sizes(n * groups, channels // groups, height * width, depth)
+
+
+def _is_pointwise(call: Call) -> bool:
+    weight, attrs = call.inputs[1].shape, call.attrs
+    return weight[2:] == (1, 1) and tuple(attrs["stride"]) == (1, 1) and not any(attrs["padding"])
+
+
+_FLOAT_PRODUCT = sgemm.Product(
+    "conv2d",
+    "conv2d",
+    ("x", "weight", "y"),
+    _float_sizes,
+    matrix=_is_pointwise,
+    gather=("right_quad=gathered_quad",),
+    params=weighted.convolution_params,
+)
+
+_FLOAT_KERNELS = (
+    *sgemm.kernels(_FLOAT_PRODUCT),
+    *share.kernels(
+        Kernel("conv2d", ("conv2d", "map"), (FLOAT,), FLOAT, params=weighted.convolution_params),
+        lambda call: call.inputs[1].shape[1:],
+    ),
+)
+"""The kernels of float32: a tiled matrix product for each group, which gathers the image while loading, and one for any
+call."""
+
+
 conv2d = Op(
     name="conv2d",
     operands=(Operand("x"), Operand("weight", constant=True), Operand("bias", constant=True)),
@@ -102,7 +136,7 @@ conv2d = Op(
     macs=weighted.macs,
     reads=conv2d_sums.reads,
     schema=conv2d_sums.SCHEMA,
-    kernels=conv2d_float.KERNELS,
+    kernels=_FLOAT_KERNELS,
     int8=WeightedSum(_lower, reads_int16=True, gives_int16=True),
     cases=CASES,
     tolerance=1e-5,
