@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from q8ta_wgpu.errors import InputError, UnsupportedError, one_line
 from q8ta_wgpu.frontend.checks import Tensors, described, without_values
-from q8ta_wgpu.frontend.export.stores import stores
+from q8ta_wgpu.frontend.export.own_copy import stores
 from q8ta_wgpu.frontend.nodes import INPUTS
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from q8ta_wgpu.errors import InputError, check_switch, is_integer, nearest, shown
-from q8ta_wgpu.frontend.export.cats import norms_before_cats
 from q8ta_wgpu.frontend.export.linears import name_linears
+from q8ta_wgpu.frontend.export.norms import norms_before_cats
 from q8ta_wgpu.frontend.export.recurrent_layers import expand_recurrent
 from q8ta_wgpu.frontend.export.remove_no_ops import remove_identities
 from q8ta_wgpu.frontend.export.sdpa import expand_attention

@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils import stateless
 
 from q8ta_wgpu.errors import InputError, one_line
-from q8ta_wgpu.frontend.export.stores import stores
+from q8ta_wgpu.frontend.export.own_copy import stores
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -7,12 +7,12 @@ and attributes.
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+import types
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-
-from q8ta_wgpu.frontend.export.stores import is_object, stores
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -29,7 +29,7 @@ def own_copy(module: Module) -> Module:
         for value in store.values() if isinstance(store, dict) else store:
             if isinstance(value, Tensor):
                 known[id(value)] = _copied(value, memory)
-            elif is_object(value):
+            elif _is_object(value):
                 objects[id(value)] = value
             elif not (isinstance(value, (nn.Module, dict, list, tuple)) or callable(value)):
                 known[id(value)] = value
@@ -64,3 +64,28 @@ def _has_memory(value: Tensor) -> bool:
 
 def _address(value: Tensor) -> int:
     return value.untyped_storage().data_ptr()
+
+
+def stores(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """The dicts, lists and tuples that hold attributes of a module, of its submodules and of objects that these hold,
+    such as transformers' caches, each by its path. Attributes of torch's own objects are left out."""
+    known = set[int]()
+    waiting: list[tuple[str, Any]] = [(path, part.__dict__) for path, part in module.named_modules()]
+    for path, store in waiting:
+        if id(store) in known:
+            continue
+        known.add(id(store))
+        yield path, store
+        for key, value in list(store.items() if isinstance(store, dict) else enumerate(store)):
+            name = ".".join(filter(None, (path, str(key))))
+            if isinstance(value, (dict, list, tuple)):
+                waiting.append((name, value))
+            elif _is_object(value):
+                waiting.append((name, vars(value)))
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value has attributes of its own and is not torch's, nor a class, function or module of Python's."""
+    others = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
+    foreign = isinstance(value, others) or type(value).__module__.partition(".")[0] == "torch"
+    return not foreign and isinstance(getattr(value, "__dict__", None), dict)
