@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Call, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.graph import BOOL, FLOAT32, INT32, Graph, Node, QParams
 from q8ta_wgpu.ir.int8 import (
     Arithmetic,
     Elementwise,
@@ -37,9 +35,6 @@ _PASS_ON = ("quantize", "dequantize", "view")
 """Operators of bools that are stored in int8, besides moves."""
 
 _EXPONENTIALS = ("exp", "expm1")
-
-_POINTS = 1025
-"""Numbers of a range for which functions of it are computed."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +98,11 @@ def scores(network: Network) -> Iterator[Reading]:
 
 
 def exponents(network: Network) -> Iterator[Reading]:
-    """What an exponential above 1 reads whose result others than layers read, with all slices beside it. An argument
-    that is larger than all of the calibration would be clipped, and the result too small by a factor."""
+    """What an exponential reads whose result passes 1 and others than layers read, with all slices beside it. An
+    argument that is larger than all of the calibration would be clipped, and the result too small by a factor."""
     values = network.values
-    results = [name for stored in values.stored if stored.edges("others") for name in stored.values]
+    large = (s for s in values.stored if s.edges("others") and max(s.met.high, -s.met.low) > 1)
+    results = [name for stored in large for name in stored.values]
     read = dict.fromkeys(name for result in results for name in _arguments_of_exp(values, result))
     yield from _with_slices(network, (stored for name in read for stored in values.of_value[name]))
 
@@ -118,7 +114,7 @@ def _arguments_of_exp(values: StoredValues, result: str) -> Iterator[str]:
         read = [n for n in node.inputs if n not in values.graph.constants]
         if not isinstance(OPS[node.op].int8, Elementwise | Arithmetic) or len(read) != 1:
             return
-        found = found or (node.op in _EXPONENTIALS and _passes_1(values, node))
+        found = found or node.op in _EXPONENTIALS
         (name,) = read
     if found and name in values.of_value:
         yield name
@@ -254,29 +250,6 @@ def _with_slices(network: Network, read: Iterable[Stored]) -> Iterator[Reading]:
 def _noise_of_a_step(stored: Stored) -> float:
     """The mean square of the errors by which int16 rounds values."""
     return stored.q("int16").scale ** 2 / 12
-
-
-def _passes_1(values: StoredValues, exponential: Node) -> bool:
-    """Whether an exponential passes 1 somewhere in the range that calibration met of the stored value of which its
-    argument is a function; True where it is none of one value alone."""
-    calls, name = list[Node](), exponential.inputs[0]
-    while name not in values.of_value:
-        node = values.producers.get(name)
-        read = [] if node is None else [n for n in node.inputs if n not in values.graph.constants]
-        if node is None or not isinstance(OPS[node.op].int8, Elementwise | Arithmetic) or len(read) != 1:
-            return True
-        if any(values.graph.types[n].numel > 1 for n in node.inputs if n not in read):
-            return True
-        calls.append(node)
-        (name,) = read
-    met = [stored.met for stored in values.of_value[name]]
-    found = np.linspace(min(m.low for m in met), max(m.high for m in met), _POINTS, dtype=np.float32)
-    for node in reversed(calls):
-        arrays = [values.graph.constants.get(n, found).reshape(-1) for n in node.inputs]
-        types = tuple(TensorType(array.shape) for array in arrays)
-        with np.errstate(all="ignore"):
-            found = np.asarray(OPS[node.op].reference(Call(node.op, node.attrs, types, TensorType((_POINTS,))), arrays))
-    return bool((found > 0).any())
 
 
 def _is_near_zero(stored: Stored) -> bool:
