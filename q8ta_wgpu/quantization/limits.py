@@ -35,23 +35,17 @@ def wanted(most: float, int8: float, part: Part) -> float:
     return min(most, FAIR) if nearer_to_poor and part.is_float and part.is_named else most
 
 
-def worst(parts: Sequence[Part], limits: Sequence[float], *found: Sequence[float]) -> int | None:
-    """The index of the part that is farthest above what it may have, to name it: by the first of several findings in
-    which that is worth a warning, else by the last one. None where no part is judged.
+def worst(parts: Sequence[Part], limits: Sequence[float], noise: Sequence[float]) -> int | None:
+    """The index of the part that is farthest above what it may have, to name it. None where no part is judged.
 
     Args:
         parts: of outputs.
         limits: what is allowed for each.
-        found: noise to signal of each, after widths were chosen and before.
+        noise: noise to signal of each.
     """
-    at = None
-    for noise in found:
-        judged = (i for i, most in enumerate(limits) if most < math.inf)
-        ratios = {i: noise[i] / min(limits[i], POOR) for i in judged if parts[i].is_named or noise[i] > GOOD}
-        at = max(ratios, key=ratios.__getitem__, default=None)
-        if at is not None and ratios[at] > 10 ** (SHORT / 10) / WITHIN:
-            break
-    return at
+    judged = (i for i, most in enumerate(limits) if most < math.inf)
+    ratios = {i: noise[i] / min(limits[i], POOR) for i in judged if parts[i].is_named or noise[i] > GOOD}
+    return max(ratios, key=ratios.__getitem__, default=None)
 
 
 def low_signal(output: str, predicted: float | None, yardstick: float | None, skipping: str) -> str:

@@ -28,7 +28,7 @@ from q8ta_wgpu.quantization.stored import Choice, Reading, Shares, Table, Width
 from q8ta_wgpu.quantization.tuned import CLEAN, NOTHING, SPARE, WITHIN
 
 RUNS = 40
-"""The most runs that tell apart which values make noise, and a third of that to choose how many are widened."""
+"""The most runs that tell apart which values make noise."""
 
 
 _WHY_STEPS = "since whole numbers follow from it"
@@ -141,7 +141,7 @@ class Precisions:
         last = {step.reading: step for step in taken}
         kept = tuple(step for step in taken if last[step.reading] is step)
         first = len(plain) - len(parts)
-        if (at := worst(parts, most[first:], predicted[first:], plain[first:])) is None:
+        if (at := worst(parts, most[first:], predicted[first:])) is None:
             return Precision(kept)
         least, int8, found = (decibels(each[first + at]) for each in (yardstick, plain, predicted))
         return Precision(kept, self._said(parts[at]), least, int8, found)
@@ -166,16 +166,11 @@ class Precisions:
         if any(low > want for low, want in zip(best, wanted, strict=True)):  # noise may be none to first order alone
             every = self._every(noticed | self._go_on)
             best = self.noise({**self._known, **widths(every)})
-        short = any(low > want / SPARE for low, want in zip(best, wanted, strict=True))
-        if short and not isinstance(self.runner, TracedRunner):
-            every += self._beyond_int16(every, wanted)
-            best = self.noise({**self._known, **widths(every)})
         limits = [
             want / SPARE if low <= want / SPARE else max(most, WITHIN * low)
             for low, want, most in zip(best, wanted, allowed, strict=True)
         ]
-        steps = self._exact(self._without_dear(self._first(every, limits), limits), limits)
-        steps = self._with_choices(every, steps)
+        steps = self._exact(self._first(every, limits), limits)
         cheap = self._cheap([*self.rules, *steps])
         left = self.noise({**self._known, **widths(steps)})
         most = [WITHIN * max(limit, noise) for limit, noise in zip(limits, left, strict=True)]
@@ -221,20 +216,6 @@ class Precisions:
             noise |= dict.fromkeys(choices, max(gain, 0.0))
         return noise
 
-    def _beyond_int16(self, every: Sequence[Step], wanted: Sequence[float]) -> list[Step]:
-        """Steps to float32 of what makes noise in 16 bits, too: more than is predicted where 8 bits left nothing of it,
-        as of small powers below a square root."""
-        wide = {reading: width for reading, width in widths(every).items() if width == "int16"}
-        if not (asked := [reading for reading in wide if ("float32", 0.0) in self._widths(reading)]):
-            return []
-        rest: Choice = {**dict.fromkeys(self.values.readings, "float32"), **wide}
-        found = noise_of_each(asked, lambda c: self.noise({**rest, **c}, rounds=False), wanted, RUNS)
-        amounts = {reading: found[reading] for reading in found if reading in _noticed(found)}
-        return [
-            Step(reading, "float32", self.costs.of(reading, "float32"), "", _too_few("int16"), amount, amount)
-            for reading, amount in amounts.items()
-        ]
-
     def _every(self, readings: Collection[Reading]) -> list[Step]:
         """All steps of some of the readings about which no rule has the last word, ordered by what they gain for their
         cost, the largest first."""
@@ -268,44 +249,13 @@ class Precisions:
     def _first(self, every: Sequence[Step], limits: Sequence[float]) -> list[Step]:
         """The smallest number of first steps that suffices, as far as a few runs tell."""
         low, high = 0, len(every)
-        guess = self._foreseen(every)
-        for _ in range(RUNS // 3):
-            if low >= high:
-                break
-            middle = guess if low < guess < high else (low + high) // 2
+        while low < high:
+            middle = (low + high) // 2
             if self._suffice(every[:middle], limits):
                 high = middle
             else:
                 low = middle + 1
-                guess = min(2 * max(middle, 1), high)
         return list(every[:high])
-
-    def _foreseen(self, every: Sequence[Step]) -> int:
-        """How many first steps leave as much noise as is wanted, by what they are predicted to gain."""
-        left = {step.reading: step.noise for step in every}
-        total = sum(left.values())
-        for count, step in enumerate(every, 1):
-            total -= step.gain
-            if total <= 1 - 1 / WITHIN:
-                return count
-        return len(every)
-
-    def _without_dear(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
-        """These steps without those that are not needed, the dearest tried first, and without float32 if int16
-        suffices: predicted gains may be wrong."""
-        for step in sorted(steps, key=lambda step: -step.cost)[: RUNS // 3]:
-            fewer = [each for each in steps if each is not step]
-            steps = fewer if self._suffice(fewer, limits) else steps
-        return steps
-
-    def _with_choices(self, every: Sequence[Step], steps: list[Step]) -> list[Step]:
-        """These steps, and if one of them leaves a value unrounded for a choice, all such steps. A choice follows from
-        several values, such as the ends of intervals; between one that is rounded and one that is not there may be a
-        gap."""
-        done = {*self._known, *(step.reading for step in steps)}
-        choices = [step for step in every if step.reading[1] == "steps"]
-        taken = any(role == "steps" for _, role in done)
-        return [*steps, *(step for step in choices if step.reading not in done)] if taken else steps
 
     def _exact(self, steps: list[Step], limits: Sequence[float]) -> list[Step]:
         """These steps in int16 where that loses less than a decibel, or leaves 60 dB: float32 then gains
