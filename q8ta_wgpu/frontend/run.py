@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -85,30 +84,21 @@ class TorchRunner:
                 found.append(self.outputs_of(value))
         return found
 
-    def noise_of_each(
-        self,
-        graph: Graph,
-        choices: Sequence[Groups],
-        weights: Sequence[Sequence[Array]],
-    ) -> list[list[float]]:
+    def noise_of_each(self, graph: Graph, groups: Groups, weights: Sequence[Sequence[Array]]) -> list[float]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
             graph: with the weights as they are rounded.
-            choices: of roundings, in groups. All of a group happen together. Of an edge in several groups of a choice
-                the last counts.
+            groups: of roundings. All of a group happen together. Of an edge in several groups the last counts.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
-        groups: dict[Edge, list[tuple[int, QParams | Shares]]] = {}
-        ends = list(itertools.accumulate(map(len, choices), initial=0))
-        for first, choice in zip(ends, choices, strict=False):
-            last = {edge: (i, q) for i, group in enumerate(choice, first) for edge, q in group}
-            for (by, name), known in last.items():
-                for call in self.program.readers(by, name):
-                    groups.setdefault((call, name), []).append(known)
-        found, with_weights = np.zeros(ends[-1]), Roundings(self.program, graph)
+        edges: dict[Edge, tuple[int, QParams | Shares]] = {}
+        for i, group in enumerate(groups):
+            for (by, name), q in group:
+                edges |= {(call, name): (i, q) for call in self.program.readers(by, name)}
+        found, with_weights = np.zeros(len(groups)), Roundings(self.program, graph)
         for number, (item, own) in enumerate(zip(self._items, weights, strict=True)):
-            traced, random = Traced(self, with_weights, groups), torch.Generator().manual_seed(number)
+            traced, random = Traced(self, with_weights, edges, len(groups)), torch.Generator().manual_seed(number)
             with torch.enable_grad():
                 results = self._results(traced.run(*item))
                 roots = [torch.from_numpy(w).sqrt().float() for w in own]
@@ -116,7 +106,7 @@ class TorchRunner:
                 for left in reversed(range(_SIGNS)):
                     signs = [(torch.randint(0, 2, x.shape, generator=random) * 2.0 - 1.0) * w for x, w in pairs]
                     found += traced.changes([x for x, _ in pairs], signs, left > 0) ** 2 / _SIGNS
-        return [found[first:end].tolist() for first, end in itertools.pairwise(ends)]
+        return [float(x) for x in found]
 
     def weight(self, given: Integers) -> Tensor:
         """A rounded weight in float32, which is kept."""
@@ -243,12 +233,11 @@ class Traced(_Run):
     """
 
     def __init__(
-        self, runner: TorchRunner, roundings: Roundings, groups: Mapping[Edge, Sequence[tuple[int, QParams | Shares]]]
+        self, runner: TorchRunner, roundings: Roundings, edges: Mapping[Edge, tuple[int, QParams | Shares]], count: int
     ) -> None:
         super().__init__(runner, roundings)
-        self._with_weights, self._groups, self._first = roundings, groups, list[Tensor]()
-        self._count = 1 + max((i for each in groups.values() for i, _ in each), default=-1)
-        self._changes = np.zeros(self._count)
+        self._with_weights, self._groups, self._first = roundings, edges, list[Tensor]()
+        self._changes = np.zeros(count)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A parameter, which gets no gradients."""
@@ -264,9 +253,7 @@ class Traced(_Run):
         if edge not in self._groups or (steps := self._with_weights.weights.get(edge)) is None:
             return found
         rows = F.embedding(self.env[places], self._runner.weight(steps)) - found
-        for group, _ in self._groups[edge]:
-            found = self._noted(found, group, rows)
-        return found
+        return self._noted(found, self._groups[edge][0], rows)
 
     def _noted(self, value: Tensor, group: int, error: Tensor) -> Tensor:
         """A value of which an error is noted."""
@@ -283,21 +270,19 @@ class Traced(_Run):
     def _read(self, source: Node, reader: Node) -> Any:
         value, name = self.env[source], self._names.get(source.name, "")
         edge = (RESULT if reader.op == "output" else reader.name), name
-        groups, weight = self._groups.get(edge, ()), self._with_weights.weights.get(edge)
+        known, weight = self._groups.get(edge), self._with_weights.weights.get(edge)
         if weight is not None:
-            return value if groups else self._runner.weight(weight)  # of a table the rows that are read are noted
-        if not groups or not isinstance(value, Tensor) or value.dtype != torch.float32:
+            return value if known else self._runner.weight(weight)  # of a table the rows that are read are noted
+        if known is None or not isinstance(value, Tensor) or value.dtype != torch.float32:
             return value
-        exact = value.detach()
-        for group, q in groups:
-            read = _on_shares(exact, q.bias, False) if isinstance(q, Shares) else rounded(exact, q)
-            value = self._noted(value, group, read.sub_(exact))
-        return value
+        exact, (group, q) = value.detach(), known
+        read = _on_shares(exact, q.bias, False) if isinstance(q, Shares) else rounded(exact, q)
+        return self._noted(value, group, read.sub_(exact))
 
     def changes(self, outputs: Sequence[Tensor], signs: Sequence[Tensor], more: bool) -> Array:
         """How the errors of each group change the outputs, multiplied by these signs and summed. `more` says whether
         other signs will follow."""
-        self._changes = np.zeros(self._count)
+        self._changes = np.zeros_like(self._changes)
         if outputs:
             torch.autograd.grad(outputs, self._first, signs, retain_graph=more, allow_unused=True)
         return self._changes

@@ -218,7 +218,7 @@ class Calibration:
         own = {_key(stored): stored for stored in self.values.stored}
         same = {_key(stored): stored for stored in other.values.stored}
         for key in own.keys() & same.keys():
-            same[key].met, same[key].clips, same[key].own = own[key].met, own[key].clips, own[key].own
+            same[key].met, same[key].own = own[key].met, own[key].own
         for call, states in other._layers.items():
             states.hidden, states.state = self._layers[call].hidden, self._layers[call].state
         other.weights.take(self.weights)

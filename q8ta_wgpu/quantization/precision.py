@@ -208,7 +208,7 @@ class Precisions:
         qs = [s if isinstance(s, Shares) else s.q(self._known.get((s, role), s.width)) for s, role in traced]
         roundings = [[(edge, q) for edge in s.edges(role)] for (s, role), q in zip(traced, qs, strict=True)]
         graph, weights = self.calibration.quantized(), self.judge.weights(limits)
-        (each,) = runner.noise_of_each(graph, [roundings], weights)
+        each = runner.noise_of_each(graph, roundings, weights)
         noise: dict[Reading, float] = dict(zip(traced, each, strict=True))
         if choices := [reading for reading in self._free if reading[1] == "steps"]:
             without = self.noise({**self._known, **dict.fromkeys(choices, "float32")})

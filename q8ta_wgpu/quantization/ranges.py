@@ -154,14 +154,13 @@ class Range:
         self.whole = self.whole and bool((x == np.rint(x)).all())
         self._best = None
 
-    def stored(self, storage: Storage, clips: bool = True) -> QParams:
-        """Scale and zero point of a storage that shares none. `clips`: whether values may be clipped where that lowers
-        their squared error."""
+    def stored(self, storage: Storage) -> QParams:
+        """Scale and zero point of a storage that shares none."""
         low, high = min(self.low, 0.0), max(self.high, 0.0)
         if storage == INT16:
             return QParams(_scale(min(self._reach(), FLOAT_MAX), (2**16 - 1) / 2), 0, INT16X4)
         if self.low < self.high:
-            low, high = farther(*(self._best_range() if clips else (low, high)), self.peaks, self.count)
+            low, high = farther(*self._best_range(), self.peaks, self.count)
         if storage == SLICE:
             return QParams(_scale(max(-low, high), 255 / 2), 0)
         if isinstance(storage, QParams):

@@ -32,18 +32,13 @@ class Runner(Protocol):
 class TracedRunner(Runner, Protocol):
     """A runner that also has gradients."""
 
-    def noise_of_each(
-        self,
-        graph: Graph,
-        choices: Sequence[Groups],
-        weights: Sequence[Sequence[Array]],
-    ) -> list[list[float]]:
+    def noise_of_each(self, graph: Graph, groups: Groups, weights: Sequence[Sequence[Array]]) -> list[float]:
         """How much of the outputs' noise each of several groups of roundings makes, to first order.
 
         Args:
             graph: with the weights as they are rounded.
-            choices: of roundings, in groups. All of a group happen together. Of an edge in several groups of a choice
-                the last counts. Shares are rounded as attention in 8 bits does.
+            groups: of roundings. All of a group happen together. Of an edge in several groups the last counts. Shares
+                are rounded as attention in 8 bits does.
             weights: of each item and output, how much squared errors count (`Judge.weights`).
         """
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,12 +11,10 @@ from q8ta_wgpu.ir.graph import Graph, Node
 from q8ta_wgpu.passes.plan.joins import origins_of
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.insert import quantized
-from q8ta_wgpu.quantization.limits import allowed
 from q8ta_wgpu.quantization.parts import Judge
-from q8ta_wgpu.quantization.runner import Runner, TracedRunner
+from q8ta_wgpu.quantization.runner import Runner
 from q8ta_wgpu.quantization.steps import Step
 from q8ta_wgpu.quantization.stored import ROLES, Choice, Reading, StoredValues, Table, Width
-from q8ta_wgpu.quantization.tuned import CLEAN, WITHIN
 from q8ta_wgpu.quantization.weights import RoundedWeights
 
 _MANY = 64
@@ -85,11 +82,11 @@ class Simulated:
                 found += self.judge.noise(self.runner.outputs(made()))
         return found
 
-    def _of_ranges(self) -> list[float]:
+    def yardstick(self) -> list[float]:
         """The yardstick. Where the simulated items exceed the ranges of all others so far that this makes most of its
         noise, ranges that include them are simulated as well: beside so much noise, other noise of the same size would
         be allowed."""
-        found = self._clipped()
+        found = self._yardstick()
         if len(self._kinds) > 1 or not self.calibration.is_held_out:
             return found
         kinds, self._kinds = self._kinds, [contextlib.nullcontext]
@@ -98,47 +95,7 @@ class Simulated:
         if all(noise - left <= left for noise, left in zip(found, own, strict=True)):
             return found
         self._kinds = [*kinds, contextlib.nullcontext]
-        return self._clipped()
-
-    def _clipped(self) -> list[float]:
-        """The yardstick's least noise with ranges that clip and with whole ones, which other quantizers use. Where
-        whole ranges are better for a part, values that make more noise by clipping keep whole ranges."""
-        stored = self.values.stored
-        clipped, clipping = self._yardstick(), [s.q(s.width) for s in stored]
-        for each in stored:
-            each.let_clip(False)
-        whole = self._yardstick()
-        count, pairs = len(self.judge.parts), enumerate(zip(clipped, whole, strict=True))
-        worse = {i % count: w for i, (c, w) in pairs if c > WITHIN * max(w, CLEAN)}
-        apart = [(s, q) for s, q in zip(stored, clipping, strict=True) if s.q(s.width) != q]
-        for each in stored:
-            each.let_clip(True)
-        if not worse or not isinstance(self.runner, TracedRunner):
-            return clipped
-        weights, graph = self.judge.weights(worse), self.calibration.quantized()
-        choices = []
-        for clips in (True, False):
-            for each, _ in apart:
-                each.let_clip(clips)
-            choices.append([[(edge, s.q(s.width)) for role in ROLES for edge in s.edges(role)] for s, _ in apart])
-        found = self.runner.noise_of_each(graph, choices, weights)
-        for (each, _), by_clipping, by_rounding in zip(apart, *found, strict=True):
-            each.let_clip(by_clipping <= by_rounding)
-        return list(map(min, clipped, whole, self._yardstick()))
-
-    def yardstick(self) -> list[float]:
-        """The yardstick, once biases, and then weights, are the float network's where fitting them leaves a part with
-        more noise than is allowed. (A bias that corrects the mean error is wrong for tokens of zeros, if the network
-        divides by their norm.)"""
-        weights, yardstick = self.calibration.weights, self._of_ranges()
-        most = list(map(allowed, yardstick, itertools.cycle(self.judge.parts)))
-        for restore in (weights.restore_biases, weights.restore_weights) if weights.inputs else ():
-            noise = self._simulated(lambda: quantized(self.values, self._only_sums(), self.sums, weights, apart=True))
-            if all(found <= limit for found, limit in zip(noise, most, strict=True)):
-                break
-            restore()
-            weights.take(self._nearest)
-        return yardstick
+        return self._yardstick()
 
     def _yardstick(self) -> list[float]:
         """The noise where nothing is rounded but the weights of weighted sums, to the nearest step, and what these sums

@@ -47,7 +47,6 @@ class Stored:
         roles: the roles in which each edge reads them; of a call that moves elements, the roles of those that read what
             it gives.
         moves: the edges of such calls.
-        clips: whether values may be clipped where that lowers their squared error.
         own: of several values that share a scale, the range of each, widened to hold 0.
         zeros: whether calibration met zeros in place of elements that a `where` leaves out.
     """
@@ -58,7 +57,6 @@ class Stored:
     roles: dict[Edge, frozenset[Role]] = field(default_factory=dict)
     moves: set[Edge] = field(default_factory=set)
     zeros: bool = False
-    clips: bool = True
     own: dict[str, tuple[float, float]] = field(default_factory=dict)
     _q: dict[Width, QParams] = field(default_factory=dict)
 
@@ -76,7 +74,7 @@ class Stored:
     def q(self, width: Width) -> QParams:
         """Scale and zero point at a width of 8 or 16 bits, once calibration has met all items."""
         if width not in self._q:
-            self._q[width] = self.met.stored(self.storage if width == self.width else INT16, self.clips)
+            self._q[width] = self.met.stored(self.storage if width == self.width else INT16)
         return self._q[width]
 
     def q_of(self, name: str) -> QParams:
@@ -98,11 +96,6 @@ class Stored:
     def use(self, met: Range) -> None:
         """Takes other values for those that calibration met."""
         self.met = met
-        self._q.clear()
-
-    def let_clip(self, clips: bool) -> None:
-        """Says whether values may be clipped."""
-        self.clips = clips
         self._q.clear()
 
     def edges(self, role: Role) -> list[Edge]:
@@ -150,7 +143,7 @@ class Fixed(Range):
         super().__init__(INT8)
         self.low = self.high = 0.0
 
-    def stored(self, storage: Storage, clips: bool = True) -> QParams:
+    def stored(self, storage: Storage) -> QParams:
         """A scale that stands for theirs."""
         return QParams(2.0**-15, 0, INT16X4) if storage == INT16 else QParams(2.0**-7, 0)
 

@@ -39,7 +39,6 @@ class RoundedWeights:
         algebra: computes with matrices.
         found: weights that are rounded.
         biases: of weighted sums, by output.
-        corrects: whether biases are corrected.
     """
 
     program: FloatProgram
@@ -48,17 +47,6 @@ class RoundedWeights:
     algebra: Algebra = NUMPY
     found: dict[Key, Steps] = field(default_factory=dict)
     biases: dict[str, Array] = field(default_factory=dict)
-    corrects: bool = True
-
-    def restore_biases(self) -> None:
-        """Leaves all biases as they are in float."""
-        self.biases.clear()
-        self.corrects = False
-
-    def restore_weights(self) -> None:
-        """Rounds all weights to the nearest step."""
-        self.inputs = {}
-        self.found = {key: steps for key, steps in self.found.items() if not key[1]}
 
     def take(self, other: RoundedWeights) -> None:
         """Takes the weights and biases of the same program at other sizes of its inputs."""
@@ -77,7 +65,7 @@ class RoundedWeights:
     def bias(self, node: Node) -> Array | None:
         """The bias of a weighted sum where it is another one than in float."""
         inputs = self.inputs.get(node.inputs[1], {}).get(node.output)
-        if self.corrects and node.output not in self.biases and inputs is not None and inputs.mean is not None:
+        if node.output not in self.biases and inputs is not None and inputs.mean is not None:
             weight, bias = (self.program.graph.constants[name].astype(np.float64) for name in node.inputs[1:3])
             integers, scale, _ = self.weight(node)
             values = integers * scale.astype(np.float64).reshape(-1, *[1] * (weight.ndim - 1))

@@ -15,7 +15,6 @@ from q8ta_wgpu.frontend.read_float import float_program
 from q8ta_wgpu.ir.graph import Graph, QParams
 from q8ta_wgpu.quantization.calibration import Calibration
 from q8ta_wgpu.quantization.items import ITEMS, in_order
-from q8ta_wgpu.quantization.ranges import Range
 from testbed.blocks import data
 from tests.quantizing import Plain, around_conv, conv
 
@@ -54,21 +53,16 @@ def scales(graph: Graph) -> list[QParams | None]:
     return [graph.types[node.output].q for node in graph.nodes if node.op == "quantize"]
 
 
-def test_whole_ranges_stay_whole_at_other_sizes() -> None:
+def test_ranges_are_the_same_at_other_sizes() -> None:
     module = around_conv(lambda s, x: s.last(s.conv(x).relu()), last=conv(4, 3))
     programs = [float_program(Traceable(module, (data(1, 3, size, size),)).graph()) for size in (8, 12)]
     calibration = Calibration(programs[0], streams=True, fit_weights=False)
     met = np.append(np.random.default_rng(0).normal(size=1_000_000), 12.0).astype(np.float32)
     for stored in calibration.values.stored:
-        assert isinstance(stored.met, Range)
         stored.met.meet(met)
-    clipped = scales(calibration.quantized())
-    assert scales(calibration.quantized_like(programs[1])) == clipped
-    for stored in calibration.values.stored:
-        stored.let_clip(False)
-    whole = scales(calibration.quantized())
-    assert whole != clipped
-    assert scales(calibration.quantized_like(programs[1])) == whole
+    found = scales(calibration.quantized())
+    assert any(q is not None and q.scale < 12 / 255 for q in found)
+    assert scales(calibration.quantized_like(programs[1])) == found
 
 
 def test_what_is_only_moved_stays_as_it_was() -> None:
