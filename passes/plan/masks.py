@@ -8,7 +8,6 @@ constant, or `where(predicate, 0, low)`. No mask then widens the range of the sc
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from q8ta_wgpu.ir.graph import BOOL, Array, Graph, Node
 from q8ta_wgpu.ir.int8 import LOWEST, MASKED, MASKS_FROM, Moves, Rowwise
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.passes.operands import factor_of, is_scale
-from q8ta_wgpu.passes.plan.predicates import MOST, Predicates, TruthTable, union
+from q8ta_wgpu.passes.plan.predicates import Predicates, TruthTable
 from q8ta_wgpu.passes.plan.recursion import Question, answer
 from q8ta_wgpu.passes.plan.regions import is_move, kind_of
 from q8ta_wgpu.passes.rewriter import Rewriter
@@ -58,12 +57,6 @@ class Mask:
         uniform = bool((kept == kept[:1]).all())
         low, lowest = (_clamped(float(end)) for end in (lows.max(), lows.min()))
         return Mask(keep, low, lowest, None if uniform else np.where(bias > MASKS_FROM, bias, np.float32(0)))
-
-    def covers(self, factor: TruthTable) -> bool:
-        """Whether a factor is 1 for all kept elements, as `m` in `x * m + (1 - m) * -1e9`: it can be left out."""
-        predicates = union(self.keep, factor)
-        pairs = zip(self.keep.over(predicates), factor.over(predicates), strict=True)
-        return len(predicates) <= MOST and all(bool(((f == 1) | ~keep).all()) for keep, f in pairs)
 
 
 def _clamped(low: float) -> float:
@@ -151,7 +144,6 @@ class Masking:
             mask = Mask.of(self.scaled(second, alpha))
             right, found = (None, [mask]) if mask else (second, [])
         masks = [*masks, *found]
-        left, right = (self._without_factor(term, masks) for term in (left, right))
         if not masks or (left is None and alpha != 1):
             return node.output, []
         if left is None or right is None:
@@ -165,16 +157,6 @@ class Masking:
             return None
         with np.errstate(over="ignore"):
             return TruthTable(table.predicates, tuple(np.asarray(v * np.float32(factor)) for v in table.values))
-
-    def _without_factor(self, term: str | None, masks: Sequence[Mask]) -> str | None:
-        """A term, without a factor that is 1 for all elements that a mask keeps."""
-        node = self.rewriter.producer(term) if term else None
-        if node is not None and node.op == "mul":
-            for x, factor in itertools.permutations(node.inputs):
-                table = self.predicates.table(factor)
-                if table is not None and any(mask.covers(table) for mask in masks):
-                    return x
-        return term
 
     def filled(self, node: Node) -> tuple[str, Mask] | None:
         """(scores, mask) of a `where` between scores and a low number; None of any other `where`."""

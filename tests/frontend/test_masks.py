@@ -39,7 +39,6 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "extended": lambda s, m: s + (1.0 - m.float()) * LOW,
     "extended and causal": lambda s, m: s + (1.0 - m * CAUSAL) * -10000.0,
     "difference": lambda s, m: s - torch.where(m, 0.0, 1e4),
-    "factor": lambda s, m: s * CAUSAL - 1e4 * (1 - CAUSAL) + (1.0 - m.float()) * -1e4,
     "with a bias": lambda s, m: s + (BIAS + (1.0 - m.float()) * LOW),
     "inverted": lambda s, m: s + (1.0 - m.float()).masked_fill(~m, LOW),
     "moved": lambda s, m: (s.flatten(0, 1) + ((1.0 - m.float()) * LOW).expand(3, 2, 1, 11).flatten(0, 1)).view(s.shape),
