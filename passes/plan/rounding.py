@@ -23,12 +23,11 @@ from q8ta_wgpu.ir.int8 import (
     Rowwise,
     WeightedSum,
 )
-from q8ta_wgpu.passes.plan.float_reads import FloatReads, only_float_reads
 from q8ta_wgpu.passes.plan.joins import joined_values
 from q8ta_wgpu.passes.plan.masked import masked_values
 from q8ta_wgpu.passes.plan.masks import gather_masks
 from q8ta_wgpu.passes.plan.match_attention import context_of, scores_of
-from q8ta_wgpu.passes.plan.regions import Regions, is_move, kind_of, scales_operand
+from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of, scales_operand
 from q8ta_wgpu.passes.plan.slices import slices_of
 from q8ta_wgpu.passes.plan.storage import INT8, INT16, SLICE, WHOLE, Attention, Rounding, Shared, Storage
 from q8ta_wgpu.passes.plan.streams import widen
@@ -109,7 +108,7 @@ class _Planner:
         self.masked = masked_values(self.graph)
         scored = {node.output for node, _ in self.masked.scores}
         joins = {name for name, call in self.call_of.items() if call in self._joins}
-        self.readers = FloatReads(self.regions, self.masked.values - scored, joins)
+        self.read_float = (self.masked.values - scored) | joins
         inside = self._find_attention()
         self.regions.claimed |= self.masked.values | inside
         for call in self.calls:
@@ -124,13 +123,35 @@ class _Planner:
         """Why a call that moves elements stays in float32, once the calls behind it are known; empty if it need not."""
         if not isinstance(call.kind, Moves | Monotonic):
             return ""
-        if all(only_float_reads(self.regions, name) for name in call.outputs):
+        if all(map(self._only_float_reads, call.outputs)):
             return _READ_IN_FLOAT if call.outputs else _WHOLE
         readers = [reader for name in call.outputs for reader in self.rewriter.readers(name)]
         in_float = all(self.graph.values[reader.output].in_float == _MOVED for reader in readers)
         if not in_float or not isinstance(call.kind, Moves) or not self.kept.isdisjoint(call.outputs):
             return ""
         return _MOVED if call.inputs and all(map(self._is_moved_input, call.inputs)) else ""
+
+    def _only_float_reads(self, name: str) -> bool:
+        """Whether all readers of a value were asked to stay in float32."""
+        name = self.regions.result(name)
+        readers = self.rewriter.readers(name)
+        skipped = all(self.graph.values[r.output].in_float for r in readers)
+        return bool(readers) and name not in self.graph.outputs and skipped
+
+    def _ends_in_float(self, region: Region) -> bool:
+        """Whether no reader needs a region's result in int8: only operators that were asked to stay in float32 read it,
+        or it is a weighted sum that no operator with an int8 form reads."""
+        if self._only_float_reads(region.end):
+            return True
+        norms = all(isinstance(kind_of(node), Normalization) for node in region.nodes[1:])
+        if not isinstance(kind_of(region.first), WeightedSum) or not norms:
+            return False
+        return all(map(self._reads_float, self.rewriter.readers(self.regions.result(region.end))))
+
+    def _reads_float(self, node: Node) -> bool:
+        """Whether a node needs no operand in int8. A pixel_shuffle that gives an output is fused into a sum."""
+        last = node.output in self.graph.outputs and not self.rewriter.readers(node.output)
+        return kind_of(node) is None or node.output in self.read_float or (node.op == "pixel_shuffle" and last)
 
     def _is_moved_input(self, name: str) -> bool:
         """Whether a value is an input of the network, moved or not."""
@@ -146,7 +167,7 @@ class _Planner:
         for softmax in list(rewriter.nodes()):
             scores = scores_of(rewriter, softmax)
             context = None if scores is None else context_of(rewriter, softmax, scores)
-            if scores is None or context is None or only_float_reads(self.regions, context.output):
+            if scores is None or context is None or self._only_float_reads(context.output):
                 continue
             between = self._between(scores.product, softmax) | {softmax.output}
             if self.regions.claimed.isdisjoint({scores.product.output, context.output, *between}):
@@ -244,8 +265,6 @@ class _Planner:
         while True:
             if (planned := self.found.gives.get(name)) in (SLICE, WHOLE, INT16):
                 return planned
-            if name in self.widths.inputs:
-                return INT16
             if name in self.joined.pieces:
                 return INT8
             producer = self.regions.producer(name)
@@ -263,7 +282,7 @@ class _Planner:
             if fused.op == "add" and region.addend is not None and region.addend in fused.inputs:
                 self._read(fused, region.addend)
         end = self.regions.result(region.end)
-        if self.readers.ends_in_float(region):
+        if self._ends_in_float(region):
             self.regions.claimed |= {r.output for r in self.rewriter.readers(end) if kind_of(r) is not None}
         elif end in self.observable:
             whole = result == INT8 and any(map(_rounds_to_whole, region.nodes))

@@ -19,9 +19,6 @@ from q8ta_wgpu.passes.rewriter import Rewriter
 CHANNELS = {"linear": -1, "conv2d": 1}
 """The dimension of the result that counts output channels, by operator."""
 
-_SAMPLE = 1 << 14
-"""About how many elements are looked at first. If they hold all channels, the others are not looked at."""
-
 
 @dataclass(frozen=True)
 class Slice:
@@ -51,23 +48,14 @@ def slices_of(rewriter: Rewriter, node: Node) -> list[Slice]:
             return []
         for reader in readers:
             moved = np.asarray(OPS[reader.op].reference(graph.call(reader), [channel_of]))
-            channels = _present(moved, shape[CHANNELS[node.op]])
+            channels = np.flatnonzero(np.bincount(moved.reshape(-1)))
             if len(channels) == shape[CHANNELS[node.op]]:
                 waiting.append((reader.output, moved))
             else:
                 found.append(Slice(reader.output, channels))
-    channels = np.concatenate([s.channels for s in found]) if found else np.zeros(0)
-    disjoint = len(found) > 1 and len(np.unique(channels)) == len(channels)
+    taken = [channel for each in found for channel in each.channels]
+    disjoint = len(found) > 1 and len({*taken}) == len(taken)
     return found if disjoint and not any(_is_concatenated(rewriter, s.value) for s in found) else []
-
-
-def _present(channel_of: Array, count: int) -> Array:
-    """The channels, of `count`, that occur in an array of channel indices, ascending."""
-    present = np.zeros(count, bool)
-    present[channel_of.flat[:: channel_of.size // _SAMPLE | 1]] = True
-    if not present.all():
-        present[channel_of] = True
-    return np.flatnonzero(present)
 
 
 def _moves(rewriter: Rewriter, node: Node) -> bool:

@@ -1,7 +1,7 @@
 """Finds values that need more than 8 bits because of the operators that read them, whatever calibration finds.
 
-* Inputs of the network that norms read. A norm subtracts the mean, and what is left may be less than a step of 8 bits.
-  A batch norm reads the input in float32, norms of rows (layer_norm) read it in 16 bits.
+* Inputs of the network that batch norms read: float32. A norm subtracts the mean, and what is left may be less than a
+  step of 8 bits.
 * Functions and products that only sums and averages read, as in `x.pow(2).mean()`: 16 bits. The largest square sets the
   step, most squares are below it, but all of them count.
 * These averages, and functions of them: 16 bits. Many values are divided or multiplied by one average.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from q8ta_wgpu.ir.graph import Node
-from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise, Rowwise
+from q8ta_wgpu.ir.int8 import Arithmetic, Elementwise
 from q8ta_wgpu.passes.plan.recursion import readers_behind_moves
 from q8ta_wgpu.passes.plan.regions import Region, Regions, is_move, kind_of
 from q8ta_wgpu.passes.plan.storage import INT16, Storage
@@ -24,15 +24,11 @@ class Widths:
     Args:
         regions: of the graph.
         gives: storage of the values that are planned so far; the planner goes on filling it.
-
-    Attributes:
-        inputs: inputs of the network that are stored in 16 bits.
     """
 
     def __init__(self, regions: Regions, gives: Mapping[str, Storage]) -> None:
         self.regions, self.graph, self.gives = regions, regions.graph, gives
         self._floats = set(self.graph.inputs).intersection(regions.observable or ())
-        self.inputs = {name for name in self._floats if self._only_read_by(name, self._is_norm_of_rows)}
 
     def takes_input(self, node: Node) -> bool:
         """Whether a node reads a float32 input of the network, moved or not, in float32."""
@@ -61,11 +57,6 @@ class Widths:
     def _only_read_by(self, name: str, matches: Callable[[Node], bool]) -> bool:
         """Whether all readers of a value, moved or not, match."""
         return all(r is not None and matches(r) for r in readers_behind_moves(self.regions.rewriter, name))
-
-    def _is_norm_of_rows(self, node: Node) -> bool:
-        kind = kind_of(node)
-        norm = isinstance(kind, Rowwise) and kind.result is None and kind.reads_int16
-        return norm and not self.graph.values[node.output].in_float
 
 
 def _averages(node: Node) -> bool:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import q8ta_wgpu as q8
-from q8ta_wgpu.ir.graph import INT8X4, INT16X4
+from q8ta_wgpu.ir.graph import INT8X4
 from q8ta_wgpu.runtime.device import Device
 from tests.quantizing import Plain, check, conv, data, ops
 
@@ -42,7 +42,6 @@ def _batch_norm() -> nn.Module:
 
 FIRST: dict[str, Callable[[], nn.Module]] = {
     "batch_norm": _batch_norm,
-    "layer_norm": lambda: nn.LayerNorm(16),
     "written": lambda: Plain(lambda _, x: (x - torch.full((16,), 290.0)) / torch.linspace(0.5, 1.5, 16)),
 }
 
@@ -61,13 +60,10 @@ def test_an_input_is_not_rounded_to_8_bits_before_its_mean_is_taken_out(name: st
 
 def test_what_others_read_too_keeps_8_bits(device: Device) -> None:
     """An input that a norm and a sum read is stored once."""
-    for forward, stored in (
-        (lambda s, x: s.a(s.n(x.flip(0))), [INT16X4]),
-        (lambda s, x: s.a(s.n(x)) + s.b(x), [INT8X4]),
-    ):
-        module = Plain(forward, a=nn.Linear(16, 4), b=nn.Linear(16, 4), n=nn.LayerNorm(16))
-        graph = check(module, [data(3, 16) + 2], device).graph
-        assert [graph.types[node.output].dtype for node in graph.nodes if node.inputs[0] in graph.inputs] == stored
+    forward = lambda s, x: s.a(s.n(x)) + s.b(x)  # noqa: E731
+    module = Plain(forward, a=nn.Linear(16, 4), b=nn.Linear(16, 4), n=nn.LayerNorm(16))
+    graph = check(module, [data(3, 16) + 2], device).graph
+    assert [graph.types[node.output].dtype for node in graph.nodes if node.inputs[0] in graph.inputs] == [INT8X4]
 
 
 def _normalized(s: Any, x: Tensor) -> object:
