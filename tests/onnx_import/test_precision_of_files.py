@@ -280,9 +280,9 @@ def test_an_output_that_is_not_judged_costs_no_runs() -> None:
 def test_weights_are_not_fitted_to_the_items_that_judge_them() -> None:
     """The first items are simulated. A network that was fitted to these alone was as good as it looked on no others."""
     data, items = NETWORKS["residual"]().SerializeToString(), inputs("residual", 16)
-    first, others = [2 * np.abs(x) for x in items[:4]], items[4:]
-    found = q8.quantize(data, calibration=[*first, *others], residual="int8")
-    wanted = q8.quantize(data, calibration=[*others, *first], residual="int8", precision="int8")
+    first, held, others = [2 * np.abs(x) for x in items[:4]], items[4:8], items[8:]  # eight are held, four simulated
+    found = q8.quantize(data, calibration=[*first, *held, *others], residual="int8")
+    wanted = q8.quantize(data, calibration=[*others, *held, *first], residual="int8", precision="int8")
     weights = [[x for x in m.graph.constants.values() if x.dtype == np.int8 and x.ndim > 1] for m in (found, wanted)]
     assert weights[0]
     for ours, theirs in zip(*weights, strict=True):
