@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -67,16 +66,16 @@ def in_order(
     Returns:
         For each item its place, the item, and whether it is simulated.
     """
-    source = iter(items)
-    held = [copied(item) for item in itertools.islice(source, 1)]
-    if not held:
-        return
-    of = simulated(held[0])
-    held += [copied(item) for item in itertools.islice(source, max(of(ENOUGH) - 1, 0))]
-    total = len(held)
-    for item in source:
-        yield total, item, False
+    held, total, of = list[Item](), 0, None
+    for item in items:
+        of = of or simulated(item)
+        if total < of(ENOUGH):
+            held.append(copied(item))
+        else:
+            yield total, item, False
         total += 1
+    if of is None:
+        return
     count = of(total)
     yield from ((place, held[place], False) for place in range(count, len(held)))
     hold_out()
