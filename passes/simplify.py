@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from q8ta_wgpu.ir.graph import Graph, Node
@@ -28,8 +29,19 @@ def _is_identity(graph: Graph, node: Node) -> bool:
             return True
 
 
+def _as_expand(graph: Graph, node: Node) -> Node:
+    """The expand that equals a cat of one value with itself along a dimension of extent 1; other nodes as they are."""
+    first = graph.types[node.inputs[0]].shape if node.inputs else ()
+    if node.op != "cat" or len(set(node.inputs)) != 1 or first[node.attrs["dim"]] != 1:
+        return node
+    shape = [-1] * len(first)
+    shape[node.attrs["dim"]] = len(node.inputs)
+    return replace(node, op="expand", inputs=node.inputs[:1], attrs={"shape": tuple(shape)})
+
+
 def simplify(graph: Graph, inner: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Removes views, permutes, slices, pads and cats that do nothing, and merges equal nodes and equal constants.
+    """Removes views, permutes, slices, pads and cats that do nothing, merges equal nodes and equal constants, and
+    replaces a cat that repeats one value by an expand.
 
     Equal float weighted sums are not merged yet, since different operators may be fused into each of them.
 
@@ -40,7 +52,8 @@ def simplify(graph: Graph, inner: Mapping[str, str] = MappingProxyType({})) -> N
     rewriter = Rewriter(graph)
     _share_constants(rewriter)
     equal: dict[object, str] = {}
-    for node in rewriter.nodes():
+    for original in rewriter.nodes():
+        node = rewriter.replace(original, _as_expand(graph, original))
         first = equal.setdefault((graph.call(node), node.inputs, inner.get(node.output)), node.output)
         if _is_identity(graph, node):
             rewriter.alias(node.output, node.inputs[0])

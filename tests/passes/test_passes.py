@@ -201,3 +201,11 @@ def test_results_stay_as_they_were(seed: int, steps: int) -> None:
         found = reference.run(runnable, inputs)
         for name, array in zip(runnable.outputs, expected, strict=True):
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name}\n{graph}\n{runnable}")
+
+
+def test_copies_of_a_channel_are_an_expand() -> None:
+    """The demo adds nine copies of its image: as one operator that writes whole words, not as two cats of operands."""
+    graph = Graph(["x"], ["y"], [Node("cat", ("x",) * 9, "y", {"dim": 1})])
+    graph.types = {"x": TensorType((1, 1, 4, 6)), "y": TensorType((1, 9, 4, 6))}
+    found = run_passes(graph)
+    assert [(node.op, node.attrs) for node in found.nodes] == [("expand", {"shape": (-1, 9, -1, -1)})]
