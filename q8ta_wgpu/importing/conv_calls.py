@@ -1,14 +1,73 @@
-"""Importer functions of convolutions and transposed convolutions, of sequences, images and volumes."""
+"""Importer functions of convolutions and transposed convolutions, of sequences, images and volumes.
+
+The slices along depth that a 3-D kernel reads for one output slice become channels of one image.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from q8ta_wgpu.importing import onnx_calls, volumes
+from q8ta_wgpu.importing import onnx_calls
 from q8ta_wgpu.importing.builder import Builder, Rules
+from q8ta_wgpu.ir.graph import Array
+
+_Rule = Callable[[Builder, Mapping[str, Any]], str]
+"""An importer function of one result."""
+
+
+def _gathered(b: Builder, x: str, slices: Array) -> str:
+    """One image for each output slice, whose channels are the input slices that the kernel reads for it.
+
+    Args:
+        x: volumes (N, C, D, H, W).
+        slices: int (taps, outputs): the index along depth that a tap reads for an output slice.
+
+    Returns:
+        Images (N * outputs, C * taps, H, W).
+    """
+    _, channels, depth = b.type(x).shape[:3]
+    taps, outputs = slices.shape
+    index = b.constant(slices.reshape(-1).astype(np.int32), "index")
+    x = b.emit("index_select", (x, index), {"dim": 2, "extent": depth})
+    x = b.emit("view", (x,), {"shape": (0, channels * taps, outputs, -2, -2)})
+    x = b.emit("permute", (x,), {"dims": (0, 2, 1, 3, 4)})
+    return b.emit("view", (x,), {"shape": (-1, -2, -2, -2)})
+
+
+def _stacked(b: Builder, y: str, depth: int) -> str:
+    """Images (N * depth, C, H, W) as volumes (N, C, depth, H, W)."""
+    y = b.emit("view", (y,), {"shape": (-1, depth, b.type(y).shape[1], -2, -2)})
+    return b.emit("permute", (y,), {"dims": (0, 2, 1, 3, 4)})
+
+
+def _padded(b: Builder, x: str, before: int, after: int) -> str:
+    """Volumes padded along depth with `before` and `after` slices of zeros."""
+    if not (before or after):
+        return x
+    found: str = b.aten("aten.constant_pad_nd.default", {"self": x, "pad": [0, 0, 0, 0, before, after], "value": 0.0})
+    return found
+
+
+_HEIGHT_ONE = {"stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
+
+
+def _one_dimensional(op: str, rule: _Rule) -> _Rule:
+    """The importer of the 1-D convolution `op`, from `rule`, the importer of the 2-D one: images have height 1. It
+    raises the builder's refusal unless the input is (N, C, W)."""
+
+    def imported(b: Builder, args: Mapping[str, Any]) -> str:
+        x = b.type(args["input"]).shape
+        if len(x) != 3:
+            raise b.refuse(f"{op} takes a 3-D input, found shape {x}")
+        views = {name: b.emit("view", (args[name],), {"shape": (0, 0, 1, -2)}) for name in ("input", "weight")}
+        heights = {name: n for name, n in _HEIGHT_ONE.items() if name in args and not isinstance(args[name], str)}
+        numbers = {name: (height, args[name][0]) for name, height in heights.items()}
+        return b.emit("view", (rule(b, {**args, **views, **numbers}),), {"shape": (0, 0, -2)})
+
+    return imported
 
 
 def repeated(numbers: Sequence[Any], count: int) -> tuple[Any, ...]:
@@ -66,7 +125,7 @@ def _import_convolution(b: Builder, args: Mapping[str, Any]) -> str:
     return rules.get(len(b.type(args["weight"]).shape), _import_conv2d)(b, args)
 
 
-_import_conv1d = volumes.one_dimensional("conv1d", _import_conv2d)
+_import_conv1d = _one_dimensional("conv1d", _import_conv2d)
 
 
 def _import_conv3d(b: Builder, args: Mapping[str, Any]) -> str:
@@ -105,7 +164,7 @@ def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str,
     span, padding = spacing * (taps - 1), three["padding"]
     before = {"same": span // 2, "valid": 0}.get(padding[0], padding[0])
     after = span - before if padding[0] == "same" else before
-    x = volumes.padded(b, args["input"], before, after)
+    x = _padded(b, args["input"], before, after)
     depth = b.type(x).shape[2]
     slices = (depth - span - 1) // step + 1
     if slices < 1:
@@ -115,10 +174,10 @@ def _import_deep_conv3d(b: Builder, args: Mapping[str, Any], three: Mapping[str,
         "stride": stride,
         "dilation": dilation,
         "padding": args["padding"] if isinstance(args["padding"], str) else list(padding[1:]),
-        "input": volumes.gathered(b, x, np.arange(taps)[:, None] * spacing + np.arange(slices) * step),
+        "input": _gathered(b, x, np.arange(taps)[:, None] * spacing + np.arange(slices) * step),
         "weight": b.emit("view", (args["weight"],), {"shape": (outputs, deep * taps, -2, -2)}),
     }
-    return volumes.stacked(b, _import_conv2d(b, {**args, **plane}), slices)
+    return _stacked(b, _import_conv2d(b, {**args, **plane}), slices)
 
 
 def _transposed_2d(b: Builder, args: Mapping[str, Any]) -> str:
@@ -135,7 +194,7 @@ def _transposed_2d(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("conv_transpose2d", (args["input"], weight, bias), {**attrs, "groups": groups})
 
 
-_transposed_1d = volumes.one_dimensional("conv_transpose1d", _transposed_2d)
+_transposed_1d = _one_dimensional("conv_transpose1d", _transposed_2d)
 """conv_transpose1d."""
 
 
@@ -205,10 +264,10 @@ def _transposed_3d(b: Builder, args: Mapping[str, Any]) -> str:
     weight = b.emit("permute", (args["weight"],), {"dims": (0, 2, 1, 3, 4)})
     plane = {
         **{name: three[name][1:] for name in names},
-        "input": volumes.gathered(b, volumes.padded(b, args["input"], 0, 1), slices),
+        "input": _gathered(b, _padded(b, args["input"], 0, 1), slices),
         "weight": b.emit("view", (weight,), {"shape": (inputs * taps, outputs, -2, -2)}),
     }
-    return volumes.stacked(b, _transposed_2d(b, {**args, **plane}), outputs_depth)
+    return _stacked(b, _transposed_2d(b, {**args, **plane}), outputs_depth)
 
 
 ATEN: Rules = {
