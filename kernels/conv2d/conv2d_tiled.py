@@ -13,7 +13,6 @@ import numpy as np
 
 from q8ta_wgpu.ir.graph import Array, Call
 from q8ta_wgpu.ir.kernel import FLOAT, ONLY_4C, Kernel, Params
-from q8ta_wgpu.ir.layout import Layout
 from q8ta_wgpu.ir.op import dims
 from q8ta_wgpu.ir.target import Target
 from q8ta_wgpu.kernels.epilogue import epilogue
@@ -197,19 +196,6 @@ def _best_strip(call: Call, target: Target) -> str:
     return "dw_2x1"
 
 
-def _dw_preferred(call: Call, target: Target, label: str) -> bool:
-    return label == _best_strip(call, target)
-
-
-def _dw_threads(call: Call, layout: Layout, label: str) -> tuple[int, int, int]:
-    return _strips(call, label), 1, 1
-
-
-def _unrolled(target: Target, label: str) -> bool:
-    """Whether a strip is written out."""
-    return target.unroll or (target.shares_memory and label not in LARGE_STRIPS)
-
-
 def _dw_constants(call: Call, label: str) -> dict[str, int]:
     (kernel_y, kernel_x), (stride_y, stride_x) = call.inputs[1].shape[2:], call.attrs["stride"]
     columns, rows = _strip(call, label)
@@ -223,14 +209,6 @@ def _dw_constants(call: Call, label: str) -> dict[str, int]:
         "LOADED": 1 if label in LARGE_STRIPS else (rows - 1) * stride_y + kernel_y,
         # Asking once for a strip is faster on GPUs, and slower on CPUs.
         "EDGES_ONCE": int(label != LARGEST_STRIP),
-    }
-
-
-def _dw_params(call: Call) -> Params:
-    return {
-        **epilogue.params(call),
-        "padding": tuple(call.attrs["padding"]),
-        **weighted.zero_words(call),
     }
 
 
@@ -248,35 +226,33 @@ def _pack_turned(call: Call, weight: Array) -> Array:
     return np.ascontiguousarray(words).reshape(-1).view("<u4")
 
 
-def _depthwise_kernels(op: str) -> tuple[Kernel, ...]:
-    """Depthwise strips of int8."""
-    return tuple(
-        Kernel(
-            f"{op}.{label}",
-            functools.partial(_strip_source, turned=label in TURNED),
-            (ONLY_4C,),
-            OUTPUT,
-            supports=functools.partial(_dw_supports, label=label),
-            preferred=functools.partial(_dw_preferred, label=label),
-            wide=(*weighted.PER_CHANNEL, "weight") if label in TURNED else weighted.PER_CHANNEL,
-            params=_dw_params,
-            constants=functools.partial(_dw_constants, label=label),
-            prepack={1: _pack_turned if label in TURNED else general.pack_depthwise, **weighted.PAD_CHANNELS},
-            threads=functools.partial(_dw_threads, label=label),
-            unrolled=functools.partial(_unrolled, label=label),
-            cost=weighted.cost("shared"),
-        )
-        for label in (*STRIPS, *TURNED)
-    )
-
-
-def _strip_source(call: Call, turned: bool) -> tuple[str, ...]:
-    """The WGSL of a strip, by packed dot products or by multiplication."""
+def _strip_kernel(label: str) -> Kernel:
+    """A depthwise strip of int8, by packed dot products of four pixels or by multiplication."""
+    turned = label in TURNED
     taps = ("dw_turned", "dot") if turned else ("dw_unpack",)
-    return "q8ta_conv2d_dw_strip", *taps, "sums_planes", *epilogue.source(call), "halves_int8"
+
+    def params(call: Call) -> Params:
+        padding = {"padding": tuple(call.attrs["padding"])}
+        return {**epilogue.params(call), **padding, **weighted.zero_words(call)}
+
+    return Kernel(
+        f"q8ta_conv2d.{label}",
+        lambda call: ("q8ta_conv2d_dw_strip", *taps, "sums_planes", *epilogue.source(call), "halves_int8"),
+        (ONLY_4C,),
+        OUTPUT,
+        supports=functools.partial(_dw_supports, label=label),
+        preferred=lambda call, target: label == _best_strip(call, target),
+        wide=(*weighted.PER_CHANNEL, "weight") if turned else weighted.PER_CHANNEL,
+        params=params,
+        constants=functools.partial(_dw_constants, label=label),
+        prepack={1: _pack_turned if turned else general.pack_depthwise, **weighted.PAD_CHANNELS},
+        threads=lambda call, layout: (_strips(call, label), 1, 1),
+        unrolled=lambda target: target.unroll or (target.shares_memory and label not in LARGE_STRIPS),
+        cost=weighted.cost("shared"),
+    )
 
 
 def kernels(op: str) -> tuple[Kernel, ...]:
     """The fast kernels of q8ta_conv2d or q16ta_conv2d, preferred first."""
-    strips = _depthwise_kernels(op) if op == "q8ta_conv2d" else ()
-    return *strips, *_vectors(op), *_products(op)
+    strips = (*STRIPS, *TURNED) if op == "q8ta_conv2d" else ()
+    return *map(_strip_kernel, strips), *_vectors(op), *_products(op)
