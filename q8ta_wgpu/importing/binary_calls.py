@@ -241,6 +241,12 @@ def _value(b: Builder, value: Any, dtype: str) -> str:
     return str(value) if array is None else b.constant(np.asarray(array, dtype))
 
 
+def _onnx_thresholded(b: Builder, args: Mapping[str, Any]) -> str:
+    """ONNX's ThresholdedRelu: an element that is not above alpha becomes 0."""
+    above = b.emit("gt_scalar", (args["inputs"][0],), {"number": float(args["alpha"])})
+    return _import_where(b, {"condition": b.truth(above), "self": args["inputs"][0], "other": 0.0})
+
+
 def _import_masked_fill(b: Builder, args: Mapping[str, Any]) -> str:
     return _import_where(b, {"condition": args["mask"], "self": args["value"], "other": args["self"]})
 
@@ -304,5 +310,5 @@ ONNX: Rules = {
     "eq": {"Equal": by_aten("aten.eq.Tensor", *_PAIR)},
     "ne": {"Xor": by_aten("aten.logical_xor.default", *_PAIR)},
     "prelu": {"PRelu": _onnx_prelu},
-    "where": {"Where": by_aten("aten.where.self", "condition", "self", "other")},
+    "where": {"Where": by_aten("aten.where.self", "condition", "self", "other"), "ThresholdedRelu": _onnx_thresholded},
 }

@@ -159,6 +159,15 @@ def onnx_hardsigmoid(b: Builder, args: Mapping[str, Any]) -> str:
     return b.emit("clamp", (line,), bounds(0, 1))
 
 
+def onnx_swish(b: Builder, args: Mapping[str, Any]) -> str:
+    """ONNX's Swish: x * sigmoid(alpha * x)."""
+    (x,), alpha = args["inputs"], float(args["alpha"])
+    if alpha == 1:
+        return b.emit("silu", (x,))
+    scaled = b.emit("affine", (x,), {"factor": alpha, "term": 0.0})
+    return b.emit("mul", (x, b.emit("sigmoid", (scaled,))))
+
+
 _NO_CALL = ("gelu_tanh", "quick_gelu", "softsign")
 """Functions without attributes that aten has no call for: passes/plan/spellings.py finds them among other operators."""
 
@@ -256,6 +265,7 @@ _RULES: Rules = {
 }
 _ONNX: Rules = {
     "clamp": {"Clip": onnx_clip},
+    "silu": {"Swish": onnx_swish},
     "gelu": ONNX_GELU,
     "hardsigmoid": {"HardSigmoid": onnx_hardsigmoid},
     "isinf": {"IsInf": onnx_isinf},
