@@ -79,7 +79,8 @@ def load(path: str | Path) -> tuple[Graph, Structure]:
     try:
         return decode(body, constants)
     except (GraphError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise ModelFileError(f"{path} holds no valid model: {_short(error)}") from error
+        way = "if another version of q8ta-wgpu wrote it, compile the model again"
+        raise ModelFileError(f"{path} holds no valid model: {_short(error)}; {way}") from error
 
 
 def _container(path: Path) -> tuple[str, dict[str, Array]]:

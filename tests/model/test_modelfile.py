@@ -193,6 +193,13 @@ def test_another_version(saved: bytes, tmp_path: Path) -> None:
     assert "a version" in refused(forge(saved, lambda data, _: data.pop("version")), tmp_path)
 
 
+@pytest.mark.parametrize("op", ["q16ta_softmax", "q8ta_where"])
+def test_operators_that_are_gone_or_changed(op: str, saved: bytes, tmp_path: Path) -> None:
+    """Files of an earlier version may hold them, with the same format version."""
+    message = refused(forge(saved, lambda data, _: data["nodes"][-1].update(op=op)), tmp_path)
+    assert op in message and "wrote it, compile the model again" in message
+
+
 def container(header: dict[str, Any], data: bytes = b"") -> bytes:
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
