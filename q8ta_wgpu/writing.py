@@ -1,6 +1,7 @@
 """Files written whole: until the new contents are on the disk, a file holds its old ones.
 
-Contents go to a temporary file beside the target, which is then renamed. A process that is killed leaves it behind.
+Contents go to a temporary file beside the target, which is then renamed. A process that is killed leaves its temporary
+file behind.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def replace(files: Mapping[Path, bytes]) -> None:
                 raise OSError("it exists and is no regular file: give a file's path")
             # A name may have 255 bytes, a letter up to 4.
             temporary = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex}")
-            made.append((temporary, target))
             with temporary.open("xb") as file:
+                made.append((temporary, target))
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -100,3 +100,13 @@ def test_the_longest_name_there_is(tmp_path: Path) -> None:
     path = tmp_path / ("網" * 85)
     replace({path: NEW})
     assert path.read_bytes() == NEW
+
+
+def test_a_file_below_a_file_is_named(tmp_path: Path) -> None:
+    """Not the temporary file beside it, which cannot be made either."""
+    (tmp_path / "taken").write_bytes(OLD)
+    path = tmp_path / "taken" / "net.q8ta"
+    with pytest.raises(OSError) as caught:
+        replace({path: NEW})
+    assert caught.value.filename == str(path)
+    assert contents(tmp_path) == {"taken": OLD}
