@@ -1,5 +1,4 @@
-"""The fast kernels of q8ta_conv2d for groups whose channels are multiples of four, as in ResNeXt and
-ShuffleNet.
+"""The fast kernels of q8ta_conv2d for groups whose channels are multiples of four, as in ResNeXt and ShuffleNet.
 
 They read and write 4C. A group has few channels, so a thread holds its weights in registers for several pixels, instead
 of sharing them through workgroup memory.

@@ -1,5 +1,5 @@
 """The fast kernels of q8ta_conv2d and q16ta_conv2d: matrix products for 1x1 windows, implicit matrix products for other
-windows, and depthwise strips.
+windows, and of q8ta_conv2d alone depthwise strips.
 
 All read and write 4C. The channels of a pixel are contiguous there, and they are the index k of the matrix product.
 """

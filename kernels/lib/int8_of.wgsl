@@ -1,5 +1,4 @@
-// Four floats to int8, as lanes. The range of the result is params.steps_lo..steps_hi around the zero
-// point.
+// Four floats to int8, as lanes. The range of the result is params.steps_lo..steps_hi around the zero point.
 fn int8_of(v: vec4<f32>) -> vec4<i32> {
   // NaN is recognized by its bits: a compiler may assume that there is none.
   let nan = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);

@@ -88,8 +88,8 @@ expand_batch = move(
         ((1, 2, 5, 3, 8), {"size": 3}),
     ),
 )
-"""Repeats an operand for each image of a batch. `Model.reshape` changes the size of the batch, so passes must not fold
-it into a constant."""
+"""Repeats an operand for each image of a batch. Only files have it that were written before a batch of any size was a
+size like others (q8ta_wgpu/model/encoding.py)."""
 
 
 def _repeat_shape(x: Shape, attrs: Attrs) -> Shape:

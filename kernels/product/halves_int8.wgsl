@@ -1,5 +1,5 @@
-// Rows of int8, which are multiplied as they are, and sums of four channels. halves_int16 has the same names
-// for rows of int16.
+// Rows of int8, which are multiplied as they are, and sums of four channels. halves_int16 has the same names for rows of
+// int16.
 
 // --- vectors of 16 elements of a row: from a buffer of vectors or from four words, of zero points, and one half of them ---
 

@@ -1,4 +1,4 @@
-"""The kernels of a tiled product, one for each tile: of convolutions, first layers, linears, transposed
+"""The kernels of a tiled product, one for each tile: of convolutions, first layers, linears and transposed
 convolutions."""
 
 from __future__ import annotations
