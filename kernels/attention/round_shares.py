@@ -15,6 +15,9 @@ from q8ta_wgpu.ir.layout import Shape, canonical
 from q8ta_wgpu.ir.op import Attr, Op, Operand
 from q8ta_wgpu.kernels.attention.attention import COARSE, EXCLUDED, FINE, powers
 
+_AT_ONCE = 1 << 17
+"""Elements that are looked up at once: their indices take twice the memory of the shares, which may be gigabytes."""
+
 
 def rounded_shares(shares: Array, bias: Array, fine: bool) -> Array:
     """Shares along the last dimension by weights of 8 or 14 bits, float32.
@@ -29,17 +32,20 @@ def rounded_shares(shares: Array, bias: Array, fine: bool) -> Array:
     """
     precision = FINE if fine else COARSE
     added = np.where(bias * precision.steps > EXCLUDED, bias * precision.steps, 0.0).astype(np.float32)
-    table, found = powers(precision).astype(np.float32), shares.reshape(canonical(shares.shape)).astype(np.float32)
+    table, found = powers(precision).astype(np.float32), shares.reshape(canonical(shares.shape)).astype(np.float32, "C")
     found /= np.maximum(found.max(-1, keepdims=True), np.finfo(np.float32).tiny)
     with np.errstate(divide="ignore"):
         np.log(found, out=found)
     found *= np.float32(precision.steps)
-    np.rint(found - added, out=found)
+    found -= added
+    np.rint(found, out=found)
     found += np.rint(added)
     with np.errstate(invalid="ignore"):  # rows without any weight
         np.subtract(found.max(-1, keepdims=True), found, out=found)
     np.fmin(found, len(table) - 1, out=found)  # the last distance also where no row has a weight, NaN
-    np.take(table, found.astype(np.int16), out=found, mode="clip")
+    flat = found.reshape(-1)
+    for part in (flat[first : first + _AT_ONCE] for first in range(0, flat.size, _AT_ONCE)):
+        np.take(table, part.astype(np.int16), out=part, mode="clip")
     found /= np.maximum(found.sum(-1, keepdims=True), np.float32(1))
     return found.reshape(shares.shape)
 

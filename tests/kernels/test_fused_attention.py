@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -109,3 +110,16 @@ def test_shares_of_rows_without_weight() -> None:
     shares[1] = 0.2
     found = rounded_shares(shares, np.zeros((1, 1, 1, 1), np.float32), fine=False)
     np.testing.assert_array_equal(found, shares)
+
+
+def test_rounding_of_shares_takes_no_memory_beside_the_result() -> None:
+    """Thousands of positions have gigabytes of shares. Rows in another order in memory give the same."""
+    shares = np.random.default_rng(0).random((1, 4, 700, 500), np.float32)
+    bias = np.ones((1, 1, 1, 500), np.float32)
+    tracemalloc.start()
+    found = rounded_shares(shares, bias, fine=True)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1.5 * shares.nbytes
+    turned = np.ascontiguousarray(shares.swapaxes(-1, -2)).swapaxes(-1, -2)
+    np.testing.assert_array_equal(rounded_shares(turned, bias, fine=True), found)
