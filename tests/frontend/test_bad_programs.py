@@ -188,9 +188,34 @@ def test_other_dimensions_that_torch_names() -> None:
     program = torch.export.export(module, (data(2, 3, 8, 5),), dynamic_shapes=({2: height},))
     session = q8.Session(q8.compile(program), "reference")
     np.testing.assert_allclose(session(x), module(x).detach(), atol=1e-5)
-    twice = torch.export.export(module, (data(2, 3, 8, 5),), dynamic_shapes=({2: 2 * height},))
-    with pytest.raises(q8.UnsupportedError, match=r"has the size 2\*.*: export one size, and use model.reshape"):
-        q8.compile(twice)
+
+
+def test_sizes_that_follow_from_others() -> None:
+    """Of a program of torch's own: multiples of a named size, and more. Others are refused by name."""
+    height, module = torch.export.Dim("height", min=4, max=64), conv(3, 4).eval()
+    for size, spec, bad in ((10, 2 * height, 9), (9, 2 * height + 1, 10), (9, height - 1, 2)):
+        program = torch.export.export(module, (data(2, 3, size, 5),), dynamic_shapes=({2: spec},))
+        session, x = q8.Session(q8.compile(program), "reference"), data(2, 3, size + 8, 5)
+        np.testing.assert_allclose(session(x), module(x).detach(), atol=1e-5)
+        with pytest.raises(q8.InputError, match="dimension 2 of input input"):
+            session(data(2, 3, bad, 5))
+
+
+@pytest.mark.parametrize("number", [3, None])
+def test_numbers_beside_named_sizes(number: int | None) -> None:
+    """An argument of a program that is no tensor is refused by its name, also where others have many sizes."""
+
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, n: int | None) -> Tensor:
+            return x * (n or 2)
+
+    batch = torch.export.Dim("batch")
+    for shapes in (({0: batch}, None), ({0: batch}, torch.export.Dim.DYNAMIC), (None, torch.export.Dim.DYNAMIC)):
+        if number is None and shapes[1] is not None:
+            continue
+        program = torch.export.export(Scaled(), (data(2, 3), number), dynamic_shapes=shapes)
+        with pytest.raises(q8.UnsupportedError, match="input n must be a tensor"):
+            q8.compile(program)
 
 
 def test_inputs_of_another_float() -> None:

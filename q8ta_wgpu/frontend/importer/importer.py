@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument, TensorArgument
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
@@ -123,21 +123,32 @@ def at_all_sizes(program: Any, graph: Graph, finish: Callable[[Graph], Graph]) -
 
 def _named_sizes(program: ExportedProgram) -> Dimensions | None:
     """The sizes of inputs that torch's own symbols name, as `export(..., dynamic_shapes=...)` makes them; None where
-    each has one size. Raises UnsupportedError for sizes that are computed from a symbol."""
+    each has one size, or an input is a number of any size. Raises UnsupportedError for sizes that are no multiples of
+    one symbol."""
     inputs, shapes = _example(program), list[dict[int, Dim]]()
     for value in inputs:
         sizes: list[Any] = list(value.shape)
-        symbols = {d: size.node.expr for d, size in enumerate(sizes) if isinstance(size, torch.SymInt)}
-        if wrong := [str(size) for size in symbols.values() if not size.is_Symbol]:
-            raise UnsupportedError(
-                f"an input has the size {wrong[0]}: export one size, and use model.reshape for others"
-            )
-        ends = {d: program.range_constraints[size] for d, size in symbols.items()}
-        shapes.append({d: Dim(str(symbols[d]), min=int(each.lower), max=_largest(each)) for d, each in ends.items()})
-    if not any(shapes):
+        shapes.append({d: _named(program, size.node.expr) for d, size in enumerate(sizes) if not isinstance(size, int)})
+    if not any(shapes) or any(isinstance(argument, SymIntArgument) for argument in _arguments(program)):
         return None
     zeros = [torch.zeros([integer(d) for d in value.shape], dtype=value.dtype) for value in inputs]
     return dimensions(program.module(check_guards=False), zeros, shapes)
+
+
+def _named(program: ExportedProgram, size: Any) -> Dim:
+    """A size that follows from one of torch's symbols."""
+    if len(size.free_symbols) == 1:
+        (symbol,) = size.free_symbols
+        more = int(size.subs(symbol, 0))
+        factor = int(size.subs(symbol, 1)) - more
+        ends = program.range_constraints[symbol]
+        named: Any = Dim(str(symbol), min=int(ends.lower), max=_largest(ends))
+        if size == factor * symbol + more:
+            named = named if factor == 1 else factor * named
+            return named + more if more else named  # type: ignore[no-any-return]
+    raise UnsupportedError(
+        f"an input has the size {size}, which is no multiple of one size: export with a torch.export.Dim of its own"
+    )
 
 
 def _largest(ends: Any) -> int | None:
@@ -148,14 +159,21 @@ def _largest(ends: Any) -> int | None:
 def _traced_at(program: ExportedProgram, sizes: Dimensions, point: Point) -> ExportedProgram:
     """A program with symbols for sizes, exported again at a point."""
     assert program.call_spec.in_spec is not None
-    args, kwargs = tree_unflatten(sizes.at(_example(program), point), program.call_spec.in_spec)
+    tensors = iter(sizes.at(_example(program), point))
+    given = (a.value if isinstance(a, ConstantArgument) else next(tensors) for a in _arguments(program))
+    args, kwargs = tree_unflatten(given, program.call_spec.in_spec)
     return traced(lambda: torch.export.export(program.module(check_guards=False), args, kwargs))
 
 
+def _arguments(program: ExportedProgram) -> list[Any]:
+    """torch's descriptions of what a program is called with."""
+    return [each.arg for each in program.graph_signature.input_specs if each.kind == InputKind.USER_INPUT]
+
+
 def _example(program: ExportedProgram) -> list[torch.Tensor]:
-    """Values like the inputs of a program."""
-    names = {*program.graph_signature.user_inputs}
-    return [n.meta["val"] for n in program.graph.find_nodes(op="placeholder") if n.name in names]
+    """Values like the tensors that a program is called with."""
+    values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    return [values[each.name] for each in _arguments(program) if isinstance(each, TensorArgument)]
 
 
 def _states(program: ExportedProgram) -> dict[str, tuple[str, str]]:
