@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from q8ta_wgpu.errors import GraphError, InputError
 from q8ta_wgpu.ir.graph import Array, Graph, Node
 from q8ta_wgpu.model.reference import run
 from q8ta_wgpu.passes.plan.left_out import taken_elements
@@ -139,7 +140,12 @@ class Calibration:
         given = {name: known[name] for name in self.graph.types if name in read and name in known}
         for name, array in given.items():  # of calls that no node computes
             zeros.meet(name, array)
-        run(needed, {**inputs, **given}, met=zeros.meet, known=known)
+        try:
+            run(needed, {**inputs, **given}, met=zeros.meet, known=known)
+        except GraphError as error:
+            raise InputError(
+                f"calibration item {item} has sizes that not every operator takes, {error}: give items of the example's"
+            ) from error
         for stored in self._ranged:
             stored.met.peaks.end_item()
         self._met += min((len(x) for x in inputs.values() if x.ndim), default=1)

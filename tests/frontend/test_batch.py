@@ -318,3 +318,17 @@ def test_numbers_of_the_batch_are_refused_by_name() -> None:
         q8.quantize(
             Plain(lambda _, x: x.std(0)).eval(), (x,), [(x,)], quantizer=INT8, progress=False, dynamic_batch=True
         )
+
+
+def test_volumes_of_another_batch_than_the_example_calibrate() -> None:
+    """Convolutions of volumes read slices that no operator of the module gives: they are computed at an item's size."""
+    module = nn.Sequential(nn.Conv3d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1)).eval()
+    x = data(1, 2, 5, 5, 5)
+    items = [x, data(3, 2, 5, 5, 5)]
+    model = q8.compile(q8.quantize(module, (x,), items, progress=False, dynamic_batch=True))
+    session = q8.Session(model, "reference")
+    for item in items:
+        np.testing.assert_allclose(session(item), module(item).detach(), atol=0.02)
+    depth = torch.export.Dim("depth", min=4)
+    with pytest.raises(q8.InputError, match=r"calibration item 1 has sizes that not every operator takes, conv3d"):
+        q8.quantize(module, (x,), [x, data(1, 2, 9, 5, 5)], progress=False, dynamic_shapes=[{2: depth}])
