@@ -53,10 +53,19 @@ def _onnx_layer_norm(b: Builder, args: Mapping[str, Any]) -> str:
     x, gamma, beta = (*args["inputs"], None)[:3]
     shape = b.type(x).shape
     normalized = shape[onnx_calls.axis(b, args, len(shape)) :]
-    parameters = [name and b.aten("aten.expand.default", {"self": name, "size": normalized}) for name in (gamma, beta)]
+    parameters = [name and _expanded(b, name, normalized) for name in (gamma, beta)]
     arguments = {"input": x, "normalized_shape": normalized, "weight": parameters[0], "bias": parameters[1]}
     rms = args["operator"] == "RMSNormalization"
     return b.aten(f"aten.{'rms' if rms else 'layer'}_norm.default", {**arguments, "eps": float(args["epsilon"])})
+
+
+def _expanded(b: Builder, name: str, size: Shape) -> str:
+    """A value that broadcasts to a shape, in that shape. It may have dimensions of one element before."""
+    shape = b.type(name).shape
+    if len(shape) > len(size):
+        name = b.aten("aten.view.default", {"self": name, "size": shape[len(shape) - len(size) :]})
+    found: str = b.aten("aten.expand.default", {"self": name, "size": size})
+    return found
 
 
 def _onnx_group_norm(b: Builder, args: Mapping[str, Any]) -> str:

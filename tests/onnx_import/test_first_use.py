@@ -55,6 +55,16 @@ def test_a_wrong_calibration_item_does_not_speak_of_a_model() -> None:
         q8.quantize(unnamed(), calibration=[np.ones((1, 3, 5, 5), np.float32)], sizes={"?": 4})
 
 
+def test_factors_of_a_layer_norm_broadcast() -> None:
+    """Also with dimensions of one element before those that are normalized."""
+    net, numbers = Net((2, 3, 6)), np.linspace(0.5, 1.5, 6, dtype=np.float32)
+    factors = net.constant(numbers[None]), net.constant(numbers[None, None])
+    data = net.model(net.add("LayerNormalization", "x", *factors, axis=-1)).SerializeToString()
+    x = np.linspace(-1, 1, 36, dtype=np.float32).reshape(2, 3, 6) ** 3
+    found = q8.Session(q8.from_onnx(data), "reference")(x)
+    np.testing.assert_allclose(found, by_onnx_runtime(data, x)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_clip_takes_a_computed_bound() -> None:
     net = Net((1, 6))
     high = net.add("Mul", net.add("ReduceMax", "x", keepdims=0), net.constant(np.float32(0.5)))
