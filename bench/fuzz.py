@@ -45,7 +45,7 @@ from q8ta_wgpu.runtime import findings
 from q8ta_wgpu.runtime.device import Device
 from q8ta_wgpu.tuning import tuner
 from testbed import attention_graphs, epilogue_graphs, int16_graphs, op_graphs, rows_with_scales
-from testbed.small import small_model
+from testbed.small import of_any_batch, small_model
 from testbed.states import exchanged, written
 
 SECONDS = 5.0
@@ -102,7 +102,7 @@ def corpus() -> list[bytes]:
 def _variants() -> Iterator[Graph]:
     """The small model with a dynamic batch, and with dynamic height and width; a model with a uint8 image."""
     batched, image = small_model().graph.copy(), graph_of(OPS["relu"], OPS["relu"].cases[0], True, False)
-    batched.dynamic = Dynamic.of_batch({"x": batched.types["x"].shape[0]})
+    of_any_batch(batched)
     yield batched
     sized, (*_, height, width) = small_model().graph.copy(), batched.types["x"].shape
     here = {"H": height, "W": width}

@@ -9,6 +9,7 @@ import numpy as np
 
 from q8ta_wgpu import Session
 from q8ta_wgpu.ir.graph import FLOAT32, INT8X4, Array, Graph, Node, QParams, TensorType
+from q8ta_wgpu.ir.size import BATCH, UNBOUNDED, Dynamic, Size
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
@@ -21,6 +22,12 @@ X, MIDDLE, SUM = QParams(0.05, 3), QParams(0.11, -20), QParams(0.13, 7)
 def small_model(channels: int = SHAPE[1]) -> Model:
     """A quantized convolution with a residual, a table and a second output: {'y': y, 'parts': (middle,)}."""
     return Model(run_passes(_graph(channels)), Structure({"dict": {"y": 0, "parts": {"tuple": [1]}}}))
+
+
+def of_any_batch(graph: Graph) -> None:
+    """Says of a graph that the first dimension of its input x may have any size."""
+    size = Size({(BATCH,): 1}, {BATCH: graph.types["x"].shape[0]})
+    graph.dynamic = Dynamic({BATCH: (1, UNBOUNDED)}, {("x", 0): size})
 
 
 def small_input(seed: int = 0) -> Array:

@@ -272,11 +272,6 @@ class Graph:
             name, count = f"{hint}.{count}", count + 1
         return name
 
-    @property
-    def batched(self) -> list[str]:
-        """The inputs whose first dimension may have other sizes."""
-        return [name for name in self.inputs if (name, 0) in self.dynamic.inputs]
-
     def add_constant(self, hint: str, array: Array, dtype: str | None = None, q: QParams | None = None) -> str:
         """Adds a constant and returns its name. Its dtype is the array's, or `dtype` for an activation."""
         name = self.fresh(hint)

@@ -143,12 +143,6 @@ class Dynamic:
     inputs: dict[tuple[str, int], Size] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
 
-    @staticmethod
-    def of_batch(sizes: Mapping[str, int]) -> Dynamic:
-        """A batch of any size: the first dimension of these inputs, each with its size now."""
-        inputs = {(name, 0): Size({(BATCH,): 1}, {BATCH: size}) for name, size in sizes.items()}
-        return Dynamic({BATCH: (1, UNBOUNDED)} if inputs else {}, inputs)
-
     def __bool__(self) -> bool:
         return bool(self.symbols)
 

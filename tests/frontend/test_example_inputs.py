@@ -39,5 +39,5 @@ def test_a_view_of_a_larger_tensor_is_no_dynamic_batch() -> None:
     example = ROWS[3:4], ROWS[1:2], ROWS[2:3]
     program = q8.quantize(cell, example, [example], progress=False)
     assert not program.range_constraints
-    assert not q8.compile(program).graph.batched
+    assert not q8.compile(program).graph.dynamic
     assert q8.compare(cell, program, example).layers

@@ -16,10 +16,9 @@ import q8ta_wgpu as q8
 from q8ta_wgpu import errors
 from q8ta_wgpu.commands.export_web import write_check
 from q8ta_wgpu.ir.graph import Graph, Node, TensorType
-from q8ta_wgpu.ir.size import Dynamic
 from q8ta_wgpu.kernels import OPS
 from q8ta_wgpu.model.structure import Structure
-from testbed.small import SHAPE, small_input, small_model
+from testbed.small import SHAPE, of_any_batch, small_input, small_model
 
 MODEL, X, ONES = small_model(), small_input(), torch.ones(2, 3)
 BIG = 10**5000
@@ -44,7 +43,7 @@ class Shapeless:
 
 def any_batch() -> q8.Session:
     model = small_model()
-    model.graph.dynamic = Dynamic.of_batch({"x": model.inputs["x"].shape[0]})
+    of_any_batch(model.graph)
     return q8.Session(model, "reference")
 
 

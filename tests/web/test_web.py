@@ -12,14 +12,13 @@ import pytest
 from q8ta_wgpu import Session
 from q8ta_wgpu.ir.arithmetic import dequantize
 from q8ta_wgpu.ir.graph import BOOL, INT8X4, INT16X4, INT32, Graph, Node, QParams, TensorType
-from q8ta_wgpu.ir.size import Dynamic
 from q8ta_wgpu.model.model import Model
 from q8ta_wgpu.model.structure import Structure
 from q8ta_wgpu.passes import run_passes
 from q8ta_wgpu.web import web_folder
 from testbed import int16_graphs, op_graphs, rows_with_scales
 from testbed.browsers import JavaScriptError
-from testbed.small import small_input
+from testbed.small import of_any_batch, small_input
 from testbed.states import calls, compiled, written
 from tests.passes.test_join_linears import compiled as of_parts
 from tests.quantizing import data
@@ -190,7 +189,7 @@ def test_states_stay_in_the_page(kind: str, js: Any, folder: Path) -> None:
 
 def test_a_dynamic_batch_is_fixed_by_the_export(js: Any, folder: Path) -> None:
     graph = MODEL.graph.copy()
-    graph.dynamic = Dynamic.of_batch({"x": graph.types["x"].shape[0]})
+    of_any_batch(graph)
     model = Model(graph, MODEL.structure).reshape((3, *graph.types["x"].shape[1:]))
     x = np.concatenate([small_input(1), small_input(2)[:1]])
     equal(outputs(js, folder, "three", model, {"x": x}), model, {"x": x})
