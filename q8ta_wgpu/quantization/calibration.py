@@ -226,7 +226,8 @@ class Calibration:
         for key in own.keys() & same.keys():
             same[key].met, same[key].own = own[key].met, own[key].own
         for call, states in other._layers.items():
-            states.hidden, states.state = self._layers[call].hidden, self._layers[call].state
+            own_states = self._layers[call]
+            states.hidden, states.state, states.steps = own_states.hidden, own_states.state, own_states.steps
         other.weights.take(self.weights)
         found = {(same[_key(s)], role): w for (s, role), w in (chosen or {}).items() if _key(s) in same}
         return other.quantized(found)

@@ -23,17 +23,22 @@ class LayerStates:
 
     Attributes:
         graph: the float graph.
-        nodes: that compute its hidden states, one for each direction.
+        nodes: that compute its results, one for each direction.
         hidden: the largest first hidden state. All later ones are not larger, or less than 1.
         state: the largest first state of its cell.
+        steps: how many follow, each of which adds less than 1 to the state of an lstm's cell.
     """
 
     graph: Graph
     nodes: list[Node]
     hidden: float = 0.0
     state: float = 0.0
+    steps: int = 0
 
     def __post_init__(self) -> None:
+        node = self.nodes[0]
+        if node.op == "lstm":
+            self.steps = self.graph.types[node.inputs[0]].shape[1 if node.attrs["batch_first"] else 0]
         for name in (name for node in self.nodes for name in node.inputs[3:] if name in self.graph.constants):
             self.meet(name, self.graph.constants[name])
 
@@ -54,22 +59,17 @@ class LayerStates:
 
     @property
     def shifts(self) -> tuple[int, int]:
-        """By how many fraction bits hidden states and those of the cell have less. Each step adds less than 1 to the
-        state of an lstm's cell."""
-        node = self.nodes[0]
-        shape = self.graph.types[node.inputs[0]].shape
-        steps = shape[1 if node.attrs["batch_first"] else 0] if node.op == "lstm" else 0
-        return _bits(ROOM * self.hidden, _HIDDEN), _bits(ROOM * self.state + steps, _STATE)
+        """By how many fraction bits hidden states and those of the cell have less."""
+        return _bits(ROOM * self.hidden, _HIDDEN), _bits(ROOM * self.state + self.steps, _STATE)
 
 
 def layers_of(graph: Graph, calls: Mapping[str, str], read: Collection[str]) -> dict[str, LayerStates]:
     """The recurrent layers that read rounded values, by the calls that are in `read`."""
-    found: dict[str, list[Node]] = {}
+    found: dict[str, dict[bool, Node]] = {}
     for node in graph.nodes:
-        steps = isinstance(OPS[node.op].int8, Recurrent) and node.attrs["result"] == "sequence"
-        if steps and calls[node.output] in read:
-            found.setdefault(calls[node.output], []).append(node)
-    return {call: LayerStates(graph, nodes) for call, nodes in found.items()}
+        if isinstance(OPS[node.op].int8, Recurrent) and calls[node.output] in read:
+            found.setdefault(calls[node.output], {}).setdefault(node.attrs["reverse"], node)
+    return {call: LayerStates(graph, list(nodes.values())) for call, nodes in found.items()}
 
 
 def _bits(largest: float, limit: float) -> int:
