@@ -4,8 +4,8 @@ They are of values that lose more on other inputs than on those of the calibrati
 network asks for. RULES is the list of them. Each row says what it matches (matches.py), the width that it asks for, the
 reason that a report gives, and its guard: the network of the tests that gets worse without it.
 
-The plan has others, by the operators around a value: residual streams, and sums and averages of squares, have 16 bits
-(passes/plan/streams.py and widths.py).
+The plan has others, by the operators around a value: residual streams, sums and averages of squares, and rotary
+positions have 16 bits (passes/plan/streams.py, widths.py and rounding.py).
 """
 
 from __future__ import annotations

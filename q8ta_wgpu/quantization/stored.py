@@ -105,7 +105,7 @@ class Stored:
     def width_for(self, edge: Edge, chosen: Mapping[tuple[Stored, Role], Width]) -> Width:
         """The width in which the values are stored for an edge: the largest of its roles' widths. All that was decided
         passes here, so that a ban of a width belongs here. What the plan stores in 16 bits has no scale of 8 bits: it
-        must be banned in the plan."""
+        must be banned in passes/plan (streams.py, widths.py, rounding.py)."""
         return max((chosen.get((self, role), self.width) for role in self.roles[edge]), key=WIDTHS.index)
 
 

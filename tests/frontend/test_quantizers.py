@@ -302,3 +302,12 @@ def test_relu_whose_zero_point_is_not_the_minimum(vulkan: Device) -> None:
     model = check(nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 4)), [data(1, 3, 6, 6)], vulkan, Wide())
     first = next(node for node in model.graph.nodes if parts(node)[0] == "q8ta_conv2d")
     assert rounding(first).lo == -20
+
+
+def test_a_module_that_still_observes_is_refused_and_unharmed() -> None:
+    module, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval(), data(1, 3, 5, 5)
+    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(), Quantizer())
+    prepared(x)
+    with pytest.raises(q8.UnsupportedError, match=r"still observes values .*: call torchao's convert_pt2e"):
+        q8.compile(prepared)
+    assert q8.compile(convert_pt2e(prepared)).report().exact

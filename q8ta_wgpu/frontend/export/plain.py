@@ -21,8 +21,10 @@ from q8ta_wgpu.importing.import_table import ATEN
 def plain(program: Any) -> ExportedProgram:
     """A plain program from an exported program, or from a converted module, which is exported.
 
-    Raises UnsupportedError if it is neither.
+    Raises UnsupportedError if it is neither, or a module that was prepared but not converted.
     """
+    if isinstance(program, torch.fx.GraphModule):
+        _refuse_observers(program)
     exported = _export(program) if isinstance(program, torch.fx.GraphModule) else program
     if not isinstance(exported, ExportedProgram):
         raise UnsupportedError(
@@ -62,6 +64,17 @@ def _is_known(node: torch.fx.Node) -> bool:
         return False
     known = str(target) in ATEN or target.namespace in (QDQ, OWN) or not node.users
     return known and not target._schema.is_mutable
+
+
+def _refuse_observers(module: torch.fx.GraphModule) -> None:
+    """Raises UnsupportedError if a module still observes values, before torch.export traces it: tracing runs the
+    observers, which spoils them for convert_pt2e."""
+    for name, part in module.named_modules():
+        if hasattr(part, "calculate_qparams"):
+            raise UnsupportedError(
+                f"expected a quantized program, found a module that still observes values (by {name}, a "
+                f"{type(part).__name__}): call torchao's convert_pt2e(module) first, and give what it returns"
+            )
 
 
 def _export(converted: torch.fx.GraphModule) -> ExportedProgram:
