@@ -148,6 +148,24 @@ class _Planner:
             return False
         return all(map(self._reads_float, self.rewriter.readers(self.regions.result(region.end))))
 
+    def _before_integers(self, name: str) -> set[str] | None:
+        """The values between a value and integers, if functions and moves lead to conversions to integers alone: then
+        the integers are its int8 form, as in `(y * 255).round().clamp(0, 255).byte()`. None if not."""
+        waiting, found = [name], set[str]()
+        while waiting:
+            last = waiting.pop()
+            readers = self.rewriter.readers(last)
+            if not readers or last in self.graph.outputs:
+                return None
+            for reader in readers:
+                if reader.op == "trunc" and reader.output not in self.observable:
+                    continue
+                if not isinstance(kind_of(reader), Elementwise) and not is_move(reader):
+                    return None
+                found.add(reader.output)
+                waiting.append(self.regions.result(reader.output))
+        return found
+
     def _reads_float(self, node: Node) -> bool:
         """Whether a node needs no operand in int8. A pixel_shuffle that gives an output is fused into a sum."""
         last = node.output in self.graph.outputs and not self.rewriter.readers(node.output)
@@ -282,7 +300,10 @@ class _Planner:
             if fused.op == "add" and region.addend is not None and region.addend in fused.inputs:
                 self._read(fused, region.addend)
         end = self.regions.result(region.end)
-        if self._ends_in_float(region):
+        before_integers = self._before_integers(end) if isinstance(kind_of(region.first), WeightedSum) else None
+        if before_integers is not None:
+            self.regions.claimed |= before_integers
+        elif self._ends_in_float(region):
             self.regions.claimed |= {r.output for r in self.rewriter.readers(end) if kind_of(r) is not None}
         elif end in self.observable:
             whole = result == INT8 and any(map(_rounds_to_whole, region.nodes))
