@@ -99,8 +99,8 @@ def quantize(
         example_inputs: positional arguments: float32, integer or bool tensors. They determine the shapes.
         calibration: representative inputs. Each item is a tensor or a tuple of arguments, of the example's shapes, or
             of any sizes that `dynamic_shapes` allows. It is iterated once. The
-            first 128 items are held in memory (up to half a gigabyte), later ones one at a time. Where results have few
-            numbers, the first 32 are held whatever their size.
+            first 128 items are held in memory (up to half a gigabyte), later ones one at a time. Up to 8 items,
+            those that are simulated, are held whatever their size.
         quantizer: by default `Quantizer()`. What torchao's `prepare_pt2e` and `convert_pt2e` make with any PT2E
             quantizer, `compile` takes.
         dynamic_batch: whether the first dimension of every input is a batch of any size: `dynamic_shapes` that name it.
